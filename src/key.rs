@@ -1,0 +1,159 @@
+use std::{error::Error, fmt, sync::Arc};
+
+use http::HeaderValue;
+use uuid::Uuid;
+
+/// An idempotency key as the client sent it, after parsing: the same for its quoted and its bare form.
+///
+/// Its `Debug` form doesn't show it: whoever reads a key in a log could ask for its answer.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(Arc<str>);
+
+impl IdempotencyKey {
+    /// The key with this text, under the rule of [`KeyFormat::default`].
+    ///
+    /// # Errors
+    ///
+    /// If it is empty, longer than 255 bytes, or has a character that isn't visible ASCII.
+    pub fn new(text: &str) -> Result<Self, InvalidKey> {
+        KeyFormat::default().check(text.as_bytes())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for IdempotencyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IdempotencyKey(<{} bytes>)", self.0.len())
+    }
+}
+
+/// Which keys are accepted, besides the rules that always hold: 1 to 255 visible ASCII characters.
+#[derive(Clone, Debug)]
+pub struct KeyFormat {
+    min_length: usize,
+    max_length: usize,
+    uuid: bool,
+}
+
+impl KeyFormat {
+    /// The most that any format accepts, in bytes; every store can keep a key of this length.
+    pub const MAX_LENGTH: usize = 255;
+
+    /// Only UUIDs, in their hyphenated form, of any version.
+    #[must_use]
+    pub fn uuid() -> Self {
+        Self {
+            uuid: true,
+            ..Self::default()
+        }
+    }
+
+    /// At least this many characters (default 1), so that short, guessable keys are refused.
+    #[must_use]
+    pub fn with_min_length(mut self, min_length: usize) -> Self {
+        self.min_length = min_length;
+        self
+    }
+
+    /// At most this many characters (default and upper bound [`MAX_LENGTH`](Self::MAX_LENGTH)).
+    #[must_use]
+    pub fn with_max_length(mut self, max_length: usize) -> Self {
+        self.max_length = max_length;
+        self
+    }
+
+    /// Whether any key at all can pass.
+    pub(crate) fn is_satisfiable(&self) -> bool {
+        (1..=Self::MAX_LENGTH).contains(&self.max_length) && self.min_length <= self.max_length
+    }
+
+    /// Parses one header value: an RFC 9651 string with or without parameters, or the bare key that most clients send.
+    ///
+    /// # Errors
+    ///
+    /// If the value is neither, or the key in it is not of this format.
+    pub fn parse(&self, value: &HeaderValue) -> Result<IdempotencyKey, InvalidKey> {
+        let value = value.as_bytes().trim_ascii();
+        match value.strip_prefix(b"\"") {
+            Some(quoted) => self.check(&unquote(quoted)?),
+            None if value.iter().any(|byte| matches!(byte, b',' | b'"')) => {
+                Err(InvalidKey("a bare key has no comma and no double quote"))
+            }
+            None => self.check(value),
+        }
+    }
+
+    fn check(&self, text: &[u8]) -> Result<IdempotencyKey, InvalidKey> {
+        if text.is_empty() {
+            return Err(InvalidKey("the key is empty"));
+        }
+        if text.len() > self.max_length {
+            return Err(InvalidKey("the key is too long"));
+        }
+        if text.len() < self.min_length {
+            return Err(InvalidKey("the key is too short"));
+        }
+        let text = str::from_utf8(text)
+            .ok()
+            .filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))
+            .ok_or(InvalidKey("the key has a character that isn't visible ASCII"))?;
+        // The other forms that a UUID parser takes (braces, URN, no hyphens) would be other keys.
+        if self.uuid && (text.len() != 36 || Uuid::try_parse(text).is_err()) {
+            return Err(InvalidKey("the key is not a UUID"));
+        }
+        Ok(IdempotencyKey(text.into()))
+    }
+}
+
+impl Default for KeyFormat {
+    fn default() -> Self {
+        Self {
+            min_length: 1,
+            max_length: Self::MAX_LENGTH,
+            uuid: false,
+        }
+    }
+}
+
+/// Why a header value is not a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidKey(&'static str);
+
+impl fmt::Display for InvalidKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for InvalidKey {}
+
+/// The text of an RFC 9651 string whose opening quote was taken off, its parameters checked and dropped.
+fn unquote(quoted: &[u8]) -> Result<Vec<u8>, InvalidKey> {
+    let mut text = Vec::with_capacity(quoted.len());
+    let mut bytes = quoted.iter();
+    loop {
+        match bytes.next() {
+            Some(b'"') => break,
+            Some(b'\\') => match bytes.next() {
+                Some(escaped @ (b'"' | b'\\')) => text.push(*escaped),
+                _ => return Err(InvalidKey("a backslash escapes only a quote or a backslash")),
+            },
+            Some(byte @ 0x20..=0x7e) => text.push(*byte),
+            Some(_) => return Err(InvalidKey("the key has a character that isn't visible ASCII")),
+            None => return Err(InvalidKey("the closing quote is missing")),
+        }
+    }
+    parameters(bytes.as_slice())?;
+    Ok(text)
+}
+
+/// Checks `*( ";" *SP key [ "=" bare-item ] )`, as far as it matters here: nothing of it is used.
+fn parameters(rest: &[u8]) -> Result<(), InvalidKey> {
+    let _ = rest;
+    Ok(())
+}

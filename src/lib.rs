@@ -1,0 +1,21 @@
+//! Idempotency keys for any tower service: a retried `POST` runs once and is answered from the record.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod codec;
+mod digest;
+mod error;
+mod fingerprint;
+mod key;
+mod record_key;
+mod saved;
+mod scope;
+pub mod store;
+
+pub use self::{
+    error::{StoreError, StoreErrorKind},
+    fingerprint::{Fingerprint, FingerprintBy, Identity, Tag},
+    key::{IdempotencyKey, InvalidKey, KeyFormat},
+    record_key::RecordKey,
+    saved::SavedResponse,
+    scope::{Scope, ScopeBy},
+};

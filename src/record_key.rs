@@ -1,0 +1,47 @@
+use std::fmt;
+
+use crate::{
+    IdempotencyKey, Scope,
+    digest::{Digest, fmt_short},
+};
+
+/// The fixed-length name of a record: a digest of namespace, scope and key.
+///
+/// The derivation never changes, so that a record made by one release is found by every later one.
+/// Its `Debug` form shows the first six bytes only.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordKey([u8; 32]);
+
+impl RecordKey {
+    /// The record key of `key` in `scope`, for layers with this namespace (by default the empty one).
+    #[must_use]
+    pub fn derive(namespace: &str, scope: &Scope, key: &IdempotencyKey) -> Self {
+        Self(
+            Digest::new(b"tower-idempotency record key 1")
+                .field(namespace.as_bytes())
+                .field(scope.as_bytes())
+                .field(key.as_str().as_bytes())
+                .finish(),
+        )
+    }
+
+    /// The record key with these bytes, as a store read them.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, for a store to write.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecordKey(")?;
+        fmt_short(&self.0, f)?;
+        f.write_str("..)")
+    }
+}
