@@ -88,7 +88,7 @@ impl KeyFormat {
         }
     }
 
-    fn check(&self, text: &[u8]) -> Result<IdempotencyKey, InvalidKey> {
+    pub(crate) fn check(&self, text: &[u8]) -> Result<IdempotencyKey, InvalidKey> {
         if text.is_empty() {
             return Err(InvalidKey("the key is empty"));
         }
@@ -101,7 +101,9 @@ impl KeyFormat {
         let text = str::from_utf8(text)
             .ok()
             .filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))
-            .ok_or(InvalidKey("the key has a character that isn't visible ASCII"))?;
+            .ok_or(InvalidKey(
+                "the key has a character that isn't visible ASCII",
+            ))?;
         // The other forms that a UUID parser takes (braces, URN, no hyphens) would be other keys.
         if self.uuid && (text.len() != 36 || Uuid::try_parse(text).is_err()) {
             return Err(InvalidKey("the key is not a UUID"));
@@ -124,6 +126,10 @@ impl Default for KeyFormat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidKey(&'static str);
 
+impl InvalidKey {
+    pub(crate) const TWO_LINES: Self = Self("the header has more than one line");
+}
+
 impl fmt::Display for InvalidKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
@@ -141,10 +147,18 @@ fn unquote(quoted: &[u8]) -> Result<Vec<u8>, InvalidKey> {
             Some(b'"') => break,
             Some(b'\\') => match bytes.next() {
                 Some(escaped @ (b'"' | b'\\')) => text.push(*escaped),
-                _ => return Err(InvalidKey("a backslash escapes only a quote or a backslash")),
+                _ => {
+                    return Err(InvalidKey(
+                        "a backslash escapes only a quote or a backslash",
+                    ));
+                }
             },
             Some(byte @ 0x20..=0x7e) => text.push(*byte),
-            Some(_) => return Err(InvalidKey("the key has a character that isn't visible ASCII")),
+            Some(_) => {
+                return Err(InvalidKey(
+                    "the key has a character that isn't visible ASCII",
+                ));
+            }
             None => return Err(InvalidKey("the closing quote is missing")),
         }
     }

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use crate::{StoreError, codec};
+use crate::{StoreError, body::Collected, codec};
 
 /// A response as it is kept under a key: status, headers, body and trailers; or a tombstone, which keeps none of them.
 ///
@@ -18,6 +18,16 @@ pub(crate) struct Kept {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Kept {
+    /// The body with its trailers, to be sent.
+    pub(crate) fn collected(&self) -> Collected {
+        Collected {
+            data: self.body.clone(),
+            trailers: self.trailers.clone(),
+        }
+    }
 }
 
 impl SavedResponse {
@@ -89,6 +99,11 @@ impl SavedResponse {
         Ok(Self(codec::decode(bytes.into())?.map(Arc::new)))
     }
 
+    /// The body with its trailers, to be sent.
+    pub(crate) fn collected(&self) -> Collected {
+        self.kept().map(Kept::collected).unwrap_or_default()
+    }
+
     pub(crate) fn kept(&self) -> Option<&Kept> {
         self.0.as_deref()
     }
@@ -113,7 +128,12 @@ impl fmt::Debug for SavedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kept() {
             None => f.write_str("SavedResponse(tombstone)"),
-            Some(kept) => write!(f, "SavedResponse({}, {} bytes)", kept.status, kept.body.len()),
+            Some(kept) => write!(
+                f,
+                "SavedResponse({}, {} bytes)",
+                kept.status,
+                kept.body.len()
+            ),
         }
     }
 }

@@ -96,10 +96,7 @@ impl FingerprintBy {
             Mode::Exact => (Tag::EXACT, None),
             Mode::Json => (Tag::JSON, None),
             Mode::HeadOnly => (Tag::HEAD_ONLY, None),
-            Mode::Custom(content) => (
-                Tag::CUSTOM,
-                Some(content(parts, body.unwrap_or_default())),
-            ),
+            Mode::Custom(content) => (Tag::CUSTOM, Some(content(parts, body.unwrap_or_default()))),
         };
         Identity {
             tag,
@@ -152,7 +149,7 @@ impl fmt::Debug for FingerprintBy {
 fn original_uri(parts: &Parts) -> &Uri {
     parts
         .extensions
-        .get::<axum::extract::OriginalUri>()
+        .get::<::axum::extract::OriginalUri>()
         .map_or(&parts.uri, |original| &original.0)
 }
 

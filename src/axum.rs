@@ -1,0 +1,62 @@
+//! Extractors and response parts for axum.
+
+use std::convert::Infallible;
+
+use ::axum::{
+    extract::{FromRequestParts, OptionalFromRequestParts},
+    response::{IntoResponse, IntoResponseParts, Response, ResponseParts},
+};
+use http::{StatusCode, request::Parts};
+
+use crate::{IdempotencyContext, Verdict};
+
+/// Why a handler did not get its [`IdempotencyContext`]: the request has no key, or no idempotency layer is around the route.
+///
+/// As a response it is a 500, because the fault is the server's: require a key, or extract `Option<IdempotencyContext>`.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct MissingContext;
+
+impl std::fmt::Display for MissingContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "no idempotency context: the request has no key (see require_key), or the route has no IdempotencyLayer",
+        )
+    }
+}
+
+impl std::error::Error for MissingContext {}
+
+impl IntoResponse for MissingContext {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
+
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl<S: Sync> FromRequestParts<S> for IdempotencyContext {
+    type Rejection = MissingContext;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, MissingContext> {
+        parts.extensions.get().cloned().ok_or(MissingContext)
+    }
+}
+
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl<S: Sync> OptionalFromRequestParts<S> for IdempotencyContext {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get().cloned())
+    }
+}
+
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl IntoResponseParts for Verdict {
+    type Error = Infallible;
+
+    fn into_response_parts(self, mut response: ResponseParts) -> Result<ResponseParts, Infallible> {
+        response.extensions_mut().insert(self);
+        Ok(response)
+    }
+}

@@ -1,0 +1,36 @@
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Frame, SizeHint};
+
+/// A whole body in memory: data, then trailers.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    pub(crate) data: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Collected {
+    pub(super) fn next_frame(&mut self) -> Option<Frame<Bytes>> {
+        if !self.data.is_empty() {
+            return Some(Frame::data(std::mem::take(&mut self.data)));
+        }
+        self.trailers.take().map(Frame::trailers)
+    }
+
+    pub(super) fn is_end_stream(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.data.len() as u64)
+    }
+}
+
+impl From<Bytes> for Collected {
+    fn from(data: Bytes) -> Self {
+        Self {
+            data,
+            trailers: None,
+        }
+    }
+}

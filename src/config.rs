@@ -1,0 +1,218 @@
+//! What a layer can be told, with every default and its reason.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, Method, Response};
+
+use crate::{
+    DetachedRun, Drain, FingerprintBy, KeyBy, KeyFormat, Rejection, ResponsePolicy, ScopeBy,
+    key_by::Source,
+    policy::HeaderPolicy,
+    store::{StoreKind, Takeover},
+};
+
+/// How long a claim lasts unrenewed: several renewals may fail, and a crash blocks its key for half a minute at most.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// How long a record is kept: a day, as Stripe and most payment APIs do.
+pub const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a handler may run: longer than any client waits, short enough that a hanging one doesn't hold its key for ever.
+pub const DEFAULT_RUN_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// How long the layer waits for one call of the store; for a lease store a third of the lease, if that is shorter.
+pub const DEFAULT_STORE_CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long the layer waits for the end of a response body before it streams it unsaved.
+pub const DEFAULT_COLLECT_LIMIT: Duration = Duration::from_secs(5);
+/// The largest request or response body that is held in memory: 1 MiB, far above the JSON that such operations exchange.
+pub const DEFAULT_BODY_LIMIT: usize = 1024 * 1024;
+/// The most requests that wait for one key (see [`OnInFlight::Wait`]): an honest client has one or two retries in the air.
+pub const DEFAULT_WAITERS_PER_KEY: usize = 8;
+/// The most requests that wait in total: a waiting request costs a few kilobytes.
+pub const DEFAULT_WAITERS: usize = 1024;
+/// The most responses whose saving is retried in the background before new keyed requests are refused.
+pub const DEFAULT_SETTLEMENTS: usize = 1024;
+/// The most bytes of such responses.
+pub const DEFAULT_SETTLEMENT_BYTES: usize = 64 * 1024 * 1024;
+
+/// What a request gets whose key is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnInFlight {
+    /// 409 `in_flight` with `Retry-After` at once.
+    #[default]
+    Reject,
+    /// Waits at most this long for the other run, then gets its answer, or runs itself if the other run was undone.
+    ///
+    /// A waiter holds no connection, lock or permit of the wrapped service, and ends with its caller. It is woken at once
+    /// by runs of the same layer (and its clones); of other layers and processes it learns by asking the store, every
+    /// 50 ms at first and every second in the end. Over the bounds
+    /// ([`with_waiter_bounds`](crate::IdempotencyLayer::with_waiter_bounds)) a request is rejected at once.
+    Wait(Duration),
+}
+
+/// What happens when the store can't be reached before the handler has run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStoreFailure {
+    /// 503 `store_unavailable`: a keyed request never runs unprotected.
+    #[default]
+    Refuse,
+    /// The handler runs without protection: two requests with one key may both run.
+    ///
+    /// Only for lease stores, and only when the store is unreachable or over its time limit. The handler can see it in
+    /// [`is_protected`](crate::IdempotencyContext::is_protected), and the layer still tries to save the response.
+    RunUnprotected,
+}
+
+pub(crate) type RejectionFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
+pub(crate) type SpawnFn = dyn Fn(DetachedRun) + Send + Sync;
+
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) scope: ScopeBy,
+    pub(crate) namespace: String,
+    pub(crate) key: KeyBy,
+    pub(crate) key_format: KeyFormat,
+    pub(crate) key_required: bool,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) fingerprint: Option<FingerprintBy>,
+    pub(crate) policy: ResponsePolicy,
+    pub(crate) headers: HeaderPolicy,
+    pub(crate) replay_marker: HeaderName,
+    pub(crate) rejection: Option<Arc<RejectionFn>>,
+    pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
+    pub(crate) takeover: Takeover,
+    pub(crate) run_limit: Duration,
+    pub(crate) store_call_limit: Option<Duration>,
+    pub(crate) collect_limit: Duration,
+    pub(crate) request_limit: usize,
+    pub(crate) response_limit: usize,
+    pub(crate) detached: bool,
+    pub(crate) spawn: Option<Arc<SpawnFn>>,
+    pub(crate) drain: Drain,
+    pub(crate) on_in_flight: OnInFlight,
+    pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) waiters_per_key: usize,
+    pub(crate) waiters: usize,
+    pub(crate) settlements: usize,
+    pub(crate) settlement_bytes: usize,
+}
+
+impl Settings {
+    pub(crate) fn new(scope: ScopeBy) -> Self {
+        Self {
+            scope,
+            namespace: String::new(),
+            key: KeyBy::default(),
+            key_format: KeyFormat::default(),
+            key_required: false,
+            methods: vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE],
+            fingerprint: None,
+            policy: ResponsePolicy::default(),
+            headers: HeaderPolicy::default(),
+            replay_marker: HeaderName::from_static("idempotent-replayed"),
+            rejection: None,
+            lease: DEFAULT_LEASE,
+            retention: DEFAULT_RETENTION,
+            takeover: Takeover::default(),
+            run_limit: DEFAULT_RUN_LIMIT,
+            store_call_limit: None,
+            collect_limit: DEFAULT_COLLECT_LIMIT,
+            request_limit: DEFAULT_BODY_LIMIT,
+            response_limit: DEFAULT_BODY_LIMIT,
+            detached: true,
+            spawn: None,
+            drain: Drain::new(),
+            on_in_flight: OnInFlight::default(),
+            on_store_failure: OnStoreFailure::default(),
+            waiters_per_key: DEFAULT_WAITERS_PER_KEY,
+            waiters: DEFAULT_WAITERS,
+            settlements: DEFAULT_SETTLEMENTS,
+            settlement_bytes: DEFAULT_SETTLEMENT_BYTES,
+        }
+    }
+
+    /// Panics if the settings contradict each other or the store, naming them.
+    pub(crate) fn validate(&self, kind: StoreKind) {
+        let times = [
+            ("with_lease", self.lease),
+            ("with_retention", self.retention),
+            ("with_run_limit", self.run_limit),
+            ("with_collect_limit", self.collect_limit),
+            ("with_store_call_limit", self.store_call_limit(kind)),
+        ];
+        for (name, time) in times {
+            assert!(!time.is_zero(), "{name}: must be longer than zero");
+            assert!(time <= LONGEST, "{name}: must be at most {LONGEST:?}");
+        }
+        assert!(
+            self.retention >= self.lease,
+            "with_retention ({:?}) must be at least with_lease ({:?})",
+            self.retention,
+            self.lease
+        );
+        assert!(
+            kind == StoreKind::Transaction || self.store_call_limit(kind) <= self.lease / 3,
+            "with_store_call_limit ({:?}) must be at most a third of with_lease ({:?}), or a renewal could come too late",
+            self.store_call_limit(kind),
+            self.lease
+        );
+        assert!(
+            kind == StoreKind::Lease || self.on_store_failure == OnStoreFailure::Refuse,
+            "with_on_store_failure(RunUnprotected) needs a lease store: without the store there is no transaction to run in"
+        );
+        assert!(
+            self.on_in_flight != OnInFlight::Wait(Duration::ZERO),
+            "with_on_in_flight(Wait): must be longer than zero"
+        );
+        assert!(
+            self.key_format.is_satisfiable(),
+            "with_key_format: no key has at least the minimum and at most the maximum length (1 to 255)"
+        );
+        assert!(
+            !self.methods.is_empty() && !self.methods.iter().any(Method::is_safe),
+            "with_methods: at least one method, and none of the safe ones (GET, HEAD, OPTIONS, TRACE), which always pass"
+        );
+    }
+
+    /// What the layer waits for one call of the store.
+    pub(crate) fn store_call_limit(&self, kind: StoreKind) -> Duration {
+        self.store_call_limit.unwrap_or(match kind {
+            StoreKind::Lease => DEFAULT_STORE_CALL_LIMIT.min(self.lease / 3),
+            StoreKind::Transaction => DEFAULT_STORE_CALL_LIMIT,
+        })
+    }
+
+    /// What the layer was told, or what suits the source of its keys.
+    pub(crate) fn fingerprint_by(&self) -> FingerprintBy {
+        self.fingerprint
+            .clone()
+            .unwrap_or_else(|| match self.key.0 {
+                Source::Body(_) => FingerprintBy::head_only(),
+                Source::Header(_) | Source::Parts(_) => FingerprintBy::exact(),
+            })
+    }
+}
+
+/// Ten years: every backend can add it to its clock.
+const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("scope", &self.scope)
+            .field("key", &self.key)
+            .field("key_required", &self.key_required)
+            .field("methods", &self.methods)
+            .field("fingerprint", &self.fingerprint)
+            .field("policy", &self.policy)
+            .field("lease", &self.lease)
+            .field("retention", &self.retention)
+            .field("takeover", &self.takeover)
+            .field("run_limit", &self.run_limit)
+            .field("detached", &self.detached)
+            .field("on_in_flight", &self.on_in_flight)
+            .field("on_store_failure", &self.on_store_failure)
+            .finish_non_exhaustive()
+    }
+}

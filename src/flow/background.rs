@@ -1,0 +1,122 @@
+//! What goes on after the caller has its answer: telling a store that failed, until it has heard.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
+
+use super::{
+    Guard,
+    renewal::keep_renewed,
+    settle::{Settlement, settle, tell},
+};
+use crate::{SavedResponse, StoreErrorKind, config::Settings, event, store::Claim};
+
+/// The pause after the first failure; it doubles up to a third of the lease.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Completes the claim of a lease store that failed to, and keeps it renewed meanwhile: until the store says that it has
+/// the response or that the claim was lost, or the retention is over.
+pub(super) fn complete(
+    guard: &Arc<Guard>,
+    claim: Arc<Claim>,
+    saved: SavedResponse,
+    asked: Instant,
+) {
+    let owed = guard.shared.settlements.owe(saved.size());
+    let settlement = Settlement::Complete(saved);
+    spawn(guard, move |guard| async move {
+        tokio::select! {
+            () = repeat(&guard, &claim, settlement) => {}
+            never = keep_renewed(&guard, &claim, asked, || {}) => match never {},
+        }
+        guard.shared.settlements.settle(owed);
+        guard.shared.waiters.wake(claim.key());
+    });
+}
+
+/// Releases a claim whose handler has not started, or said that nothing happened.
+pub(super) fn release(guard: &Arc<Guard>, claim: Arc<Claim>) {
+    spawn(guard, move |guard| async move {
+        repeat(&guard, &claim, Settlement::Release).await;
+        guard.shared.waiters.wake(claim.key());
+    });
+}
+
+/// Abandons a claim whose handler was dropped. Once is enough: if the store doesn't hear it, the lease ends by itself.
+pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>) {
+    spawn(guard, move |guard| async move {
+        if let Err(error) = settle(&guard, &claim, Settlement::Abandon).await {
+            event::settlement_failed(&claim, &error);
+        }
+        guard.shared.waiters.wake(claim.key());
+    });
+}
+
+/// Tells the store until it has heard. Each call runs to its end before the next: a store that hangs gets one, not many.
+async fn repeat(guard: &Guard, claim: &Arc<Claim>, settlement: Settlement) {
+    let deadline = Instant::now() + guard.settings.retention;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match tell(guard, claim, settlement.clone()).await {
+            Ok(()) => return,
+            Err(error) => {
+                event::settlement_failed(claim, &error);
+                if error.kind() == StoreErrorKind::LostClaim || Instant::now() >= deadline {
+                    return;
+                }
+            }
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(guard.settings.lease / 3);
+    }
+}
+
+/// Spawns work that [`Drain`](crate::Drain) counts. Without a runtime (at its end) nothing can be done: leases end by themselves.
+fn spawn<F: Future<Output = ()> + Send + 'static>(
+    guard: &Arc<Guard>,
+    work: impl FnOnce(Arc<Guard>) -> F,
+) {
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
+    let counted = guard.settings.drain.token();
+    let work = work(Arc::clone(guard));
+    runtime.spawn(async move {
+        work.await;
+        drop(counted);
+    });
+}
+
+/// How many responses, of how many bytes, the store has not heard of yet.
+#[derive(Debug, Default)]
+pub(super) struct Settlements {
+    count: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Settlements {
+    pub(super) fn are_full(&self, settings: &Settings) -> bool {
+        self.count.load(Ordering::Relaxed) >= settings.settlements
+            || self.bytes.load(Ordering::Relaxed) >= settings.settlement_bytes
+    }
+
+    fn owe(&self, bytes: usize) -> usize {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    fn settle(&self, bytes: usize) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,111 @@
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{background::Settlements, reserve::Turn, wait::Waiters};
+use crate::{
+    FingerprintBy, IdempotencyContext, Rejection, RejectionKind, ResponseBody, SavedResponse,
+    config::Settings,
+    key_by::Source,
+    store::{Store, StoreKind},
+};
+
+/// All that a wrapped service needs besides the service: the store, the settings, and what clones of the layer share.
+pub(crate) struct Guard {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) kind: StoreKind,
+    pub(super) shared: Arc<Shared>,
+    pub(super) fingerprint: FingerprintBy,
+    pub(super) call_limit: Duration,
+    pub(crate) settings: Settings,
+}
+
+/// What the clones of a layer share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(super) waiters: Waiters,
+    pub(super) settlements: Settlements,
+}
+
+impl Guard {
+    pub(crate) fn new(store: Arc<dyn Store>, shared: Arc<Shared>, settings: Settings) -> Self {
+        let kind = store.kind();
+        Self {
+            kind,
+            fingerprint: settings.fingerprint_by(),
+            call_limit: settings.store_call_limit(kind),
+            store,
+            shared,
+            settings,
+        }
+    }
+
+    /// Whether the layer has anything to do with the request. Cheap, because it is asked of every request.
+    pub(crate) fn engages<B>(&self, request: &Request<B>) -> bool {
+        let settings = &self.settings;
+        if !settings.methods.contains(request.method()) {
+            return false;
+        }
+        if let Source::Header(name) = &settings.key.0
+            && !settings.key_required
+            && !request.headers().contains_key(name)
+        {
+            return false;
+        }
+        request.extensions().get::<IdempotencyContext>().is_none() && !is_grpc(request)
+    }
+
+    /// The answer to a request whose handler doesn't run.
+    pub(super) fn answer<R>(&self, turn: Turn) -> Response<ResponseBody<R>> {
+        match turn {
+            Turn::Replay(saved) => self.replay(&saved),
+            Turn::InFlight => self.refuse(RejectionKind::InFlight),
+            Turn::Refuse(kind) => self.refuse(kind),
+            // Only a run that had no service to run in; its claim is released by then.
+            Turn::Run(_) => self.refuse(RejectionKind::StoreUnavailable),
+        }
+    }
+
+    pub(super) fn refuse<R>(&self, rejection: impl Into<Rejection>) -> Response<ResponseBody<R>> {
+        let rejection = rejection.into();
+        let custom = self.settings.rejection.as_ref().and_then(|response| {
+            // A panic here must not turn a 409 into a 500, which invites another key.
+            catch_unwind(AssertUnwindSafe(|| response(&rejection))).ok()
+        });
+        let mut response = custom
+            .unwrap_or_else(|| rejection.to_response())
+            .map(ResponseBody::collected);
+        response.extensions_mut().insert(rejection.kind());
+        response
+    }
+
+    fn replay<R>(&self, saved: &SavedResponse) -> Response<ResponseBody<R>> {
+        let Some(kept) = saved.kept() else {
+            return self.refuse(RejectionKind::ResponseNotKept);
+        };
+        let mut response = Response::new(ResponseBody::collected(kept.collected()));
+        *response.status_mut() = kept.status;
+        *response.headers_mut() = kept.headers.clone();
+        response.headers_mut().insert(
+            self.settings.replay_marker.clone(),
+            HeaderValue::from_static("true"),
+        );
+        response
+    }
+}
+
+impl From<RejectionKind> for Rejection {
+    fn from(kind: RejectionKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+/// gRPC passes through: its status is in the trailers, and the wire doesn't tell a unary call from a stream.
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}

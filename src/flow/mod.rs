@@ -1,0 +1,20 @@
+//! The protocol: what happens to one keyed request from its head to its answer.
+
+mod background;
+mod detached;
+mod guard;
+mod protect;
+mod renewal;
+mod reserve;
+mod run;
+mod settle;
+mod store_call;
+mod subject;
+mod unwind;
+mod wait;
+
+pub use self::detached::DetachedRun;
+pub(crate) use self::{
+    guard::{Guard, Shared},
+    protect::protect,
+};

@@ -1,0 +1,103 @@
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{Guard, background, store_call::within, subject::Subject};
+use crate::{
+    Fingerprint, OnStoreFailure, RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
+    store::{Claim, Reservation, Terms},
+};
+
+/// What is to be done with a request, now that the store was asked.
+pub(super) enum Turn {
+    Run(Claimed),
+    Replay(SavedResponse),
+    InFlight,
+    Refuse(RejectionKind),
+}
+
+/// The right to run the handler.
+pub(super) struct Claimed {
+    pub(super) claim: Claim,
+    /// When the store was asked: the lease counts from here at the latest.
+    pub(super) asked: Instant,
+    /// False if the store could not be asked, and the layer runs the handler all the same.
+    pub(super) protected: bool,
+}
+
+/// Reserves the key. A fingerprint of another form is no difference yet: the request's own is computed in that form first.
+pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject) -> Turn {
+    let asked = Instant::now();
+    let mut answer = ask(guard, subject, subject.fingerprint).await;
+    if let Ok(Reservation::Mismatch(stored)) = &answer
+        && stored.tag() != subject.fingerprint.tag()
+    {
+        let same = in_form_of(guard, subject, stored);
+        match same {
+            Some(same) if same == *stored => answer = ask(guard, subject, same).await,
+            Some(_) => return Turn::Refuse(RejectionKind::KeyReused),
+            None => return Turn::Refuse(RejectionKind::StoreUnavailable),
+        }
+    }
+    match answer {
+        Ok(Reservation::Acquired(claim)) => Turn::Run(Claimed {
+            claim,
+            asked,
+            protected: true,
+        }),
+        Ok(Reservation::Replay(saved)) => Turn::Replay(saved),
+        Ok(Reservation::InFlight { .. }) => Turn::InFlight,
+        Ok(Reservation::Mismatch(_)) => Turn::Refuse(RejectionKind::KeyReused),
+        Ok(Reservation::Unknown) => Turn::Refuse(RejectionKind::OutcomeUnknown),
+        Err(error) => refused_by_store(guard, subject, asked, &error),
+    }
+}
+
+fn in_form_of(guard: &Guard, subject: &Subject, stored: &Fingerprint) -> Option<Fingerprint> {
+    let data = subject.collected.as_ref().map(|body| &*body.data);
+    let identity = guard.fingerprint.identity(&subject.parts, data);
+    guard.store.fingerprint_as(&identity, stored.tag())
+}
+
+async fn ask(
+    guard: &Arc<Guard>,
+    subject: &Subject,
+    fingerprint: Fingerprint,
+) -> Result<Reservation, StoreError> {
+    let (store, key) = (Arc::clone(&guard.store), subject.record_key);
+    let settings = &guard.settings;
+    let terms = Terms::new(subject.nonce, settings.lease, settings.retention)
+        .with_takeover(settings.takeover)
+        .with_run_limit(settings.run_limit + settings.collect_limit + guard.call_limit);
+    let guard_too = Arc::clone(guard);
+    within(
+        guard.call_limit,
+        StoreErrorKind::Unavailable,
+        async move { store.reserve(&key, &fingerprint, &terms).await },
+        move |late| {
+            // Nobody waits for this claim any more: its handler must not run.
+            if let Ok(Reservation::Acquired(claim)) = late {
+                background::release(&guard_too, Arc::new(claim));
+            }
+        },
+    )
+    .await
+}
+
+fn refused_by_store(guard: &Guard, subject: &Subject, asked: Instant, error: &StoreError) -> Turn {
+    event::reserve_failed(&subject.record_key, error);
+    let unreachable = error.kind() == StoreErrorKind::Unavailable;
+    if unreachable && guard.settings.on_store_failure == OnStoreFailure::RunUnprotected {
+        event::unprotected(&subject.record_key);
+        let claim = Claim::new(subject.record_key, subject.fingerprint, subject.nonce, 1, 0);
+        return Turn::Run(Claimed {
+            claim,
+            asked,
+            protected: false,
+        });
+    }
+    Turn::Refuse(match error.kind() {
+        StoreErrorKind::Full => RejectionKind::StoreFull,
+        _ => RejectionKind::StoreUnavailable,
+    })
+}

@@ -1,0 +1,239 @@
+use std::{convert::Infallible, future::pending, sync::Arc};
+
+use http::{HeaderMap, Request, Response, header, response::Parts};
+use http_body::Body;
+use tokio::time::{Instant, timeout};
+use tower_service::Service;
+
+use super::{
+    Guard, background,
+    renewal::keep_renewed,
+    reserve::Claimed,
+    settle::{Settled, Settlement},
+    subject::Subject,
+    unwind::{Panicked, catch},
+};
+use crate::{
+    IdempotencyContext, RejectionKind, RequestBody, ResponseBody, SavedResponse, Verdict,
+    body::{Collected, Collector, Stop},
+    drain::DrainToken,
+    event,
+    store::Claim,
+};
+
+/// One run of the handler under a claim. Dropped before it is settled, it settles itself in the background:
+/// released if the handler had not started, abandoned if it had.
+pub(super) struct Run {
+    pub(super) guard: Arc<Guard>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) protected: bool,
+    context: IdempotencyContext,
+    pub(super) asked: Instant,
+    started: bool,
+    settled: bool,
+    _counted: DrainToken,
+}
+
+/// What became of the handler: how to settle the claim, and what its caller gets if that works.
+struct Outcome<R, E> {
+    settlement: Settlement,
+    reply: Result<Response<ResponseBody<R>>, E>,
+    interrupted: bool,
+}
+
+impl Run {
+    /// A run, and the request that the handler gets.
+    pub(super) fn new<B>(
+        guard: &Arc<Guard>,
+        claimed: Claimed,
+        subject: Box<Subject>,
+        body: Option<B>,
+    ) -> (Self, Request<RequestBody<B>>) {
+        let Claimed {
+            claim,
+            asked,
+            protected,
+        } = claimed;
+        let Subject {
+            key,
+            scope,
+            mut parts,
+            collected,
+            ..
+        } = *subject;
+        let context = IdempotencyContext::new(key, scope, &claim, protected);
+        parts.extensions.extend(claim.attachments().clone());
+        parts.extensions.insert(context.clone());
+        let body = match body {
+            Some(body) => RequestBody::streamed(body),
+            None => RequestBody::collected(collected.unwrap_or_default()),
+        };
+        let run = Self {
+            guard: Arc::clone(guard),
+            claim: Arc::new(claim),
+            protected,
+            context,
+            asked,
+            started: false,
+            settled: false,
+            _counted: guard.settings.drain.token(),
+        };
+        (run, Request::from_parts(parts, body))
+    }
+
+    /// Runs the handler, settles the claim and only then answers.
+    pub(super) async fn answer<S, B, R>(
+        mut self,
+        ready: S,
+        request: Request<RequestBody<B>>,
+    ) -> Result<Response<ResponseBody<R>>, S::Error>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+        R: Body,
+    {
+        self.started = true;
+        if self.context.is_takeover() {
+            event::takeover(&self.claim);
+        }
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.run(ready, request) => outcome,
+            never = self.keep_renewed() => match never {},
+        };
+        if outcome.interrupted {
+            Arc::make_mut(&mut self.claim).set_interrupted();
+        }
+        let settled = self.settle(outcome.settlement).await;
+        self.settled = true;
+        self.guard.shared.waiters.wake(self.claim.key());
+        match (settled, outcome.reply) {
+            // The wrapped service's own error reaches the caller unchanged, whatever became of the claim.
+            (_, Err(error)) => Err(error),
+            (Settled::AsMeant, Ok(response)) => Ok(response),
+            (Settled::Otherwise(turn), Ok(_)) => Ok(self.guard.answer(turn)),
+        }
+    }
+
+    async fn run<S, B, R>(
+        &self,
+        mut ready: S,
+        request: Request<RequestBody<B>>,
+    ) -> Outcome<R, S::Error>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+        R: Body,
+    {
+        let settings = &self.guard.settings;
+        // The call itself may panic too, hence the block around it.
+        let handler = catch(async move { ready.call(request).await });
+        match timeout(settings.run_limit, handler).await {
+            Ok(Ok(Ok(response))) => self.judge(response).await,
+            Ok(Ok(Err(error))) => Outcome {
+                settlement: Settlement::Abandon,
+                reply: Err(error),
+                interrupted: false,
+            },
+            Ok(Err(Panicked)) => self.failed(RejectionKind::HandlerFailed),
+            Err(_elapsed) => self.failed(RejectionKind::RunLimit),
+        }
+    }
+
+    /// The handler was dropped before it answered.
+    fn failed<R, E>(&self, kind: RejectionKind) -> Outcome<R, E> {
+        Outcome {
+            settlement: Settlement::Abandon,
+            reply: Ok(self.guard.refuse(kind)),
+            interrupted: true,
+        }
+    }
+
+    /// Decides by the response's head how to settle, and collects its body if it is to be saved.
+    async fn judge<R: Body, E>(&self, response: Response<R>) -> Outcome<R, E> {
+        let (parts, body) = response.into_parts();
+        let verdict = catch(async { self.guard.settings.policy.verdict(&parts) }).await;
+        let (settlement, body) = match verdict {
+            Ok(Verdict::Save) => match self.collect(&parts, body).await {
+                Ok(saved) => saved,
+                Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
+            },
+            Ok(Verdict::Tombstone) => (
+                Settlement::Complete(SavedResponse::tombstone()),
+                ResponseBody::streamed(body),
+            ),
+            Ok(Verdict::Discard) => (Settlement::Release, ResponseBody::streamed(body)),
+            Ok(Verdict::Unknown) => (Settlement::Abandon, ResponseBody::streamed(body)),
+            Err(Panicked) => return self.failed(RejectionKind::HandlerFailed),
+        };
+        Outcome {
+            settlement,
+            reply: Ok(Response::from_parts(parts, body)),
+            interrupted: false,
+        }
+    }
+
+    /// Collects a body to be saved. One that is too large, too slow or endless is not: the record is completed as a
+    /// tombstone, and the caller gets what was read and then the rest.
+    async fn collect<R: Body>(
+        &self,
+        parts: &Parts,
+        body: R,
+    ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
+        let settings = &self.guard.settings;
+        let mut collector = Collector::new(body, settings.response_limit);
+        let stopped = if is_event_stream(&parts.headers) {
+            Ok(Ok(Err(Stop::TooLarge)))
+        } else {
+            timeout(settings.collect_limit, catch(collector.collect())).await
+        };
+        match stopped {
+            Ok(Ok(Ok(()))) => {
+                let Collected { data, trailers } = collector.into_collected();
+                let headers = settings.headers.select(&parts.headers);
+                let saved = SavedResponse::new(parts.status, headers, data, trailers);
+                let body = ResponseBody::collected(saved.collected());
+                Ok((Settlement::Complete(saved), body))
+            }
+            Ok(Ok(Err(Stop::TooLarge))) | Err(_) => {
+                event::not_kept(self.claim.key());
+                let saved = SavedResponse::tombstone();
+                let body = ResponseBody::prefixed(collector.into_rest());
+                Ok((Settlement::Complete(saved), body))
+            }
+            Ok(Ok(Err(Stop::Failed(_))) | Err(Panicked)) => Err(BodyFailed),
+        }
+    }
+
+    async fn keep_renewed(&self) -> Infallible {
+        if !self.protected {
+            return pending().await;
+        }
+        let lost = || self.context.set_claim_lost();
+        keep_renewed(&self.guard, &self.claim, self.asked, lost).await
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let mut claim = Arc::clone(&self.claim);
+        if !self.protected {
+            return;
+        }
+        if self.started {
+            Arc::make_mut(&mut claim).set_interrupted();
+            background::abandon(&self.guard, claim);
+        } else {
+            background::release(&self.guard, claim);
+        }
+    }
+}
+
+struct BodyFailed;
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}

@@ -1,0 +1,157 @@
+use std::sync::Arc;
+
+use super::{
+    Guard, background,
+    reserve::Turn,
+    run::Run,
+    store_call::{ignore, within},
+};
+use crate::{
+    RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
+    store::{Claim, RecordState, StoreKind},
+};
+
+/// How a claim is to end.
+#[derive(Clone)]
+pub(super) enum Settlement {
+    Complete(SavedResponse),
+    Release,
+    Abandon,
+}
+
+/// Whether it ended so.
+pub(super) enum Settled {
+    /// It did, or will: the caller gets the handler's answer.
+    AsMeant,
+    /// It did not: the caller gets this instead.
+    Otherwise(Turn),
+}
+
+impl Run {
+    /// Settles the claim. After the handler has answered with something to be saved, no path from here frees the key.
+    pub(super) async fn settle(&self, settlement: Settlement) -> Settled {
+        if !self.protected {
+            // The store could not be asked before; if it can be told now, a retry is answered from the record.
+            if let Settlement::Complete(_) = settlement {
+                let told = settle(&self.guard, &self.claim, settlement).await;
+                event::settled_unprotected(&self.claim, told.is_ok());
+            }
+            return Settled::AsMeant;
+        }
+        let result = settle(&self.guard, &self.claim, settlement.clone()).await;
+        let Err(error) = result else {
+            return Settled::AsMeant;
+        };
+        event::settlement_failed(&self.claim, &error);
+        if error.kind() == StoreErrorKind::LostClaim {
+            return Settled::Otherwise(from_record(&self.guard, &self.claim).await);
+        }
+        match self.guard.kind {
+            StoreKind::Lease => self.settle_later(settlement),
+            StoreKind::Transaction => self.resolve(settlement, error).await,
+        }
+    }
+
+    /// A lease store failed. The handler's answer stands, and the store will be told when it is back.
+    fn settle_later(&self, settlement: Settlement) -> Settled {
+        match settlement {
+            Settlement::Complete(saved) => {
+                background::complete(&self.guard, Arc::clone(&self.claim), saved, self.asked);
+            }
+            Settlement::Release => background::release(&self.guard, Arc::clone(&self.claim)),
+            // The lease ends by itself, which comes to the same.
+            Settlement::Abandon => {}
+        }
+        Settled::AsMeant
+    }
+
+    /// A transaction store failed: nothing happened, unless `COMMIT` was sent and its answer is missing.
+    async fn resolve(&self, settlement: Settlement, error: StoreError) -> Settled {
+        let misused = error.kind() == StoreErrorKind::Misused;
+        match settlement {
+            Settlement::Complete(_) if error.kind() == StoreErrorKind::OutcomeUnknown => {
+                self.ask_again(settlement).await
+            }
+            // The handler kept the transaction or ended it: what it answered need not be so.
+            Settlement::Complete(_) | Settlement::Release if misused => {
+                refused(RejectionKind::HandlerFailed)
+            }
+            Settlement::Complete(_) => refused(RejectionKind::NotCommitted),
+            // Rolled back, or cut off, which is the same to the database.
+            Settlement::Release | Settlement::Abandon => Settled::AsMeant,
+        }
+    }
+
+    /// The same completion once more: the store writes nothing then, it tells what became of the first.
+    async fn ask_again(&self, completion: Settlement) -> Settled {
+        match settle(&self.guard, &self.claim, completion).await {
+            Ok(()) => Settled::AsMeant,
+            Err(error) => match error.kind() {
+                StoreErrorKind::RolledBack => refused(RejectionKind::NotCommitted),
+                StoreErrorKind::Misused => refused(RejectionKind::HandlerFailed),
+                StoreErrorKind::LostClaim => {
+                    Settled::Otherwise(from_record(&self.guard, &self.claim).await)
+                }
+                _ => {
+                    event::outcome_pending(&self.claim);
+                    refused(RejectionKind::OutcomePending)
+                }
+            },
+        }
+    }
+}
+
+fn refused(kind: RejectionKind) -> Settled {
+    Settled::Otherwise(Turn::Refuse(kind))
+}
+
+/// Tells the store, and waits for its answer within the limit of a call.
+pub(super) async fn settle(
+    guard: &Guard,
+    claim: &Arc<Claim>,
+    settlement: Settlement,
+) -> Result<(), StoreError> {
+    let elapsed = match settlement {
+        // Nobody knows then whether it was written.
+        Settlement::Complete(_) => StoreErrorKind::OutcomeUnknown,
+        Settlement::Release | Settlement::Abandon => StoreErrorKind::Unavailable,
+    };
+    let call = tell(guard, claim, settlement);
+    within(guard.call_limit, elapsed, call, ignore).await
+}
+
+/// One call of the store, without a limit.
+pub(super) fn tell(
+    guard: &Guard,
+    claim: &Arc<Claim>,
+    settlement: Settlement,
+) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+    let (store, claim) = (Arc::clone(&guard.store), Arc::clone(claim));
+    let retention = guard.settings.retention;
+    async move {
+        match settlement {
+            Settlement::Complete(saved) => store.complete(&claim, &saved, retention).await,
+            Settlement::Release => store.release(&claim).await,
+            Settlement::Abandon => store.abandon(&claim, retention).await,
+        }
+    }
+}
+
+/// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.
+async fn from_record(guard: &Guard, claim: &Claim) -> Turn {
+    let (store, key) = (Arc::clone(&guard.store), *claim.key());
+    let inspection = async move { store.inspect(&key).await };
+    let elapsed = StoreErrorKind::Unavailable;
+    match within(guard.call_limit, elapsed, inspection, ignore).await {
+        Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
+            Turn::Refuse(RejectionKind::KeyReused)
+        }
+        Ok(Some(record)) => match record.state {
+            RecordState::Completed(saved) => Turn::Replay(saved),
+            RecordState::InFlight { .. } => Turn::InFlight,
+            RecordState::Unknown => Turn::Refuse(RejectionKind::OutcomeUnknown),
+        },
+        Ok(None) => Turn::Refuse(RejectionKind::OutcomeUnknown),
+        Err(_unavailable) => Turn::Refuse(RejectionKind::StoreUnavailable),
+    }
+}

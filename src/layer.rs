@@ -1,0 +1,278 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, Method, Response};
+use tower_layer::Layer;
+
+use crate::{
+    DetachedRun, Drain, FingerprintBy, Idempotency, KeyBy, KeyFormat, OnInFlight, OnStoreFailure,
+    Rejection, ResponsePolicy, ScopeBy,
+    config::Settings,
+    flow::{Guard, Shared},
+    store::{Store, Takeover},
+};
+
+/// Wraps a service so that requests with one idempotency key run once and are answered from the record afterwards.
+///
+/// Clones share the waiting and the background work, but settings belong to each layer.
+#[derive(Clone)]
+pub struct IdempotencyLayer {
+    store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+    settings: Settings,
+}
+
+impl IdempotencyLayer {
+    /// A layer over this store. `scope` tells whose key a key is; see [`ScopeBy`].
+    #[must_use]
+    pub fn new(store: impl Store, scope: ScopeBy) -> Self {
+        Self {
+            store: Arc::new(store),
+            shared: Arc::default(),
+            settings: Settings::new(scope),
+        }
+    }
+}
+
+/// Which requests engage, and what they are compared by.
+impl IdempotencyLayer {
+    /// Refuses requests without a key with 400 `missing_key`. By default they pass through unprotected.
+    #[must_use]
+    pub fn require_key(mut self) -> Self {
+        self.settings.key_required = true;
+        self
+    }
+
+    /// Where the key is found (default: the `Idempotency-Key` header).
+    #[must_use]
+    pub fn with_key(mut self, key: KeyBy) -> Self {
+        self.settings.key = key;
+        self
+    }
+
+    /// Which keys are accepted (default: 1 to 255 visible ASCII characters).
+    #[must_use]
+    pub fn with_key_format(mut self, format: KeyFormat) -> Self {
+        self.settings.key_format = format;
+        self
+    }
+
+    /// The methods that engage (default: POST, PUT, PATCH, DELETE). Safe methods always pass through.
+    #[must_use]
+    pub fn with_methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.settings.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// Keeps the records of this layer apart from those of layers with another namespace in the same store (default: empty).
+    ///
+    /// Changing it forgets all keys.
+    #[must_use]
+    pub fn with_namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.settings.namespace = namespace.into();
+        self
+    }
+
+    /// What makes two requests the same (default: [`FingerprintBy::exact`]).
+    #[must_use]
+    pub fn with_fingerprint(mut self, fingerprint: FingerprintBy) -> Self {
+        self.settings.fingerprint = Some(fingerprint);
+        self
+    }
+
+    /// The largest request body that is collected for the fingerprint, in bytes (default: 1 MiB). A larger one is refused
+    /// with 413 `body_too_large`. It doesn't hold where the body isn't collected.
+    #[must_use]
+    pub fn with_request_body_limit(mut self, limit: usize) -> Self {
+        self.settings.request_limit = limit;
+        self
+    }
+}
+
+/// What is kept and replayed.
+impl IdempotencyLayer {
+    /// Which responses are saved (default: [`ResponsePolicy::default`]).
+    #[must_use]
+    pub fn with_response_policy(mut self, policy: ResponsePolicy) -> Self {
+        self.settings.policy = policy;
+        self
+    }
+
+    /// Also saves and replays this response header, one of `Date`, `Set-Cookie` and `WWW-Authenticate`, which are dropped by default.
+    ///
+    /// Connection headers, `Proxy-*` and `Content-Length` are never saved.
+    #[must_use]
+    pub fn with_saved_header(mut self, name: HeaderName) -> Self {
+        self.settings.headers.kept.push(name);
+        self
+    }
+
+    /// Doesn't save this response header (a rate-limit counter or request id that the handler itself sets, say).
+    #[must_use]
+    pub fn with_dropped_header(mut self, name: HeaderName) -> Self {
+        self.settings.headers.dropped.push(name);
+        self
+    }
+
+    /// The largest response body that is saved, in bytes (default: 1 MiB). A larger one reaches the caller in full,
+    /// and a retry gets 409 `response_not_kept`.
+    #[must_use]
+    pub fn with_response_body_limit(mut self, limit: usize) -> Self {
+        self.settings.response_limit = limit;
+        self
+    }
+
+    /// How long a response body may take to its end before it is treated as too large (default: 5 s).
+    #[must_use]
+    pub fn with_collect_limit(mut self, limit: Duration) -> Self {
+        self.settings.collect_limit = limit;
+        self
+    }
+
+    /// The header that marks a replay with `true` (default: `Idempotent-Replayed`).
+    #[must_use]
+    pub fn with_replay_marker(mut self, name: HeaderName) -> Self {
+        self.settings.replay_marker = name;
+        self
+    }
+
+    /// Makes the responses of requests that the layer refuses. If the closure panics, the default response is given.
+    #[must_use]
+    pub fn with_rejection(
+        mut self,
+        response: impl Fn(&Rejection) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.rejection = Some(Arc::new(response));
+        self
+    }
+}
+
+/// Time, failures and concurrency.
+impl IdempotencyLayer {
+    /// How long a claim lasts unrenewed (default: 30 s); it is renewed at every third of it while the handler runs.
+    /// After a crash a key is blocked for this long.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// How long a record is kept (default: 24 h), counted from completion. Make it longer than the longest time over which
+    /// a client may retry: afterwards the key is new.
+    #[must_use]
+    pub fn with_retention(mut self, retention: Duration) -> Self {
+        self.settings.retention = retention;
+        self
+    }
+
+    /// What happens to a key whose run ended without a known outcome (default: [`Takeover::Refuse`]).
+    #[must_use]
+    pub fn with_takeover(mut self, takeover: Takeover) -> Self {
+        self.settings.takeover = takeover;
+        self
+    }
+
+    /// How long the handler may run (default: 5 min). Then it is dropped, and the caller gets 504 `run_limit`.
+    #[must_use]
+    pub fn with_run_limit(mut self, limit: Duration) -> Self {
+        self.settings.run_limit = limit;
+        self
+    }
+
+    /// How long the layer waits for one call of the store (default: 5 s, or a third of the lease if that is shorter).
+    /// The call itself goes on to its end.
+    #[must_use]
+    pub fn with_store_call_limit(mut self, limit: Duration) -> Self {
+        self.settings.store_call_limit = Some(limit);
+        self
+    }
+
+    /// What a request gets whose key is in flight (default: [`OnInFlight::Reject`]).
+    #[must_use]
+    pub fn with_on_in_flight(mut self, reaction: OnInFlight) -> Self {
+        self.settings.on_in_flight = reaction;
+        self
+    }
+
+    /// The most requests that may wait for one key (default: 8), and in total over all clones of the layer (default: 1024).
+    #[must_use]
+    pub fn with_waiter_bounds(mut self, per_key: usize, total: usize) -> Self {
+        self.settings.waiters_per_key = per_key;
+        self.settings.waiters = total;
+        self
+    }
+
+    /// What happens when the store can't be reached (default: [`OnStoreFailure::Refuse`]).
+    #[must_use]
+    pub fn with_on_store_failure(mut self, reaction: OnStoreFailure) -> Self {
+        self.settings.on_store_failure = reaction;
+        self
+    }
+
+    /// How many responses (default: 1024), of how many bytes (default: 64 MiB), may be waiting for a lease store to
+    /// come back. At either bound new keyed requests get 503 `store_unavailable`.
+    #[must_use]
+    pub fn with_settlement_bounds(mut self, count: usize, bytes: usize) -> Self {
+        self.settings.settlements = count;
+        self.settings.settlement_bytes = bytes;
+        self
+    }
+
+    /// Whether a run goes on when its caller has gone (default: true).
+    ///
+    /// With `false` the handler runs inside the caller's future, without a task of its own. A run that is dropped there is
+    /// abandoned: on a lease store the takeover policy decides, on a transaction store it is rolled back.
+    #[must_use]
+    pub fn with_detached(mut self, detached: bool) -> Self {
+        self.settings.detached = detached;
+        self
+    }
+
+    /// Spawns detached runs by this closure instead of `tokio::spawn`, to carry task-locals into them.
+    ///
+    /// It must spawn the future on a Tokio runtime and let it run to its end.
+    #[must_use]
+    pub fn with_spawn(mut self, spawn: impl Fn(DetachedRun) + Send + Sync + 'static) -> Self {
+        self.settings.spawn = Some(Arc::new(spawn));
+        self
+    }
+
+    /// Counts runs and background work in this [`Drain`], to wait for them at shutdown.
+    #[must_use]
+    pub fn with_drain(mut self, drain: Drain) -> Self {
+        self.settings.drain = drain;
+        self
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = Idempotency<S>;
+
+    /// Wraps the service.
+    ///
+    /// # Panics
+    ///
+    /// If the settings contradict each other or the store's kind: a time of zero or above ten years, a retention shorter
+    /// than the lease, a store-call limit above a third of the lease (lease stores), unprotected runs on a transaction
+    /// store, a key format that no key has, or a safe method among the methods. The message names the settings.
+    fn layer(&self, inner: S) -> Idempotency<S> {
+        self.settings.validate(self.store.kind());
+        Idempotency::new(
+            inner,
+            Guard::new(
+                Arc::clone(&self.store),
+                Arc::clone(&self.shared),
+                self.settings.clone(),
+            ),
+        )
+    }
+}
+
+impl fmt::Debug for IdempotencyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer")
+            .field("store", &self.store)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
