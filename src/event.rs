@@ -14,13 +14,13 @@ macro_rules! events {
 }
 
 events! {
-    warn reserve_failed(key: &RecordKey = tracing::field::debug(key), error: &StoreError = error as &dyn std::error::Error) "the store failed to reserve a key";
+    warn reserve_failed(key: &RecordKey = tracing::field::debug(key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the store failed to reserve a key";
     warn unprotected(key: &RecordKey = tracing::field::debug(key)) "the handler runs unprotected";
     warn settled_unprotected(claim: &Claim = tracing::field::debug(claim.key()), saved: bool = saved) "an unprotected run ended";
     warn takeover(claim: &Claim = tracing::field::debug(claim.key())) "a run of unknown outcome is taken over";
     warn claim_lost(claim: &Claim = tracing::field::debug(claim.key())) "the claim was taken over, the run goes on";
-    warn renewal_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &dyn std::error::Error) "the claim was not renewed";
-    warn settlement_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &dyn std::error::Error) "the claim was not settled";
+    warn renewal_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not renewed";
+    warn settlement_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not settled";
     error outcome_pending(claim: &Claim = tracing::field::debug(claim.key())) "whether the transaction was committed is not known";
     info not_kept(key: &RecordKey = tracing::field::debug(key)) "the response is too large, too slow or a stream: it is not kept";
 }

@@ -4,6 +4,8 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderValue, Request, Response, header};
+
 use super::{background::Settlements, reserve::Turn, wait::Waiters};
 use crate::{
     FingerprintBy, IdempotencyContext, Rejection, RejectionKind, ResponseBody, SavedResponse,
