@@ -11,6 +11,8 @@ mod saved;
 mod scope;
 pub mod store;
 
+#[cfg(feature = "memory")]
+pub use self::store::memory::MemoryStore;
 pub use self::{
     error::{StoreError, StoreErrorKind},
     fingerprint::{Fingerprint, FingerprintBy, Identity, Tag},
