@@ -26,6 +26,8 @@ mod scope;
 mod service;
 pub mod store;
 
+#[cfg(feature = "memory")]
+pub use self::store::memory::MemoryStore;
 pub use self::{
     body::{RequestBody, ResponseBody},
     config::{OnInFlight, OnStoreFailure},

@@ -2,6 +2,8 @@
 
 mod claim;
 mod contract;
+#[cfg(feature = "memory")]
+pub(crate) mod memory;
 mod record;
 mod terms;
 
