@@ -10,6 +10,7 @@ mod record_key;
 mod saved;
 mod scope;
 pub mod store;
+mod structured_field;
 
 pub use self::{
     error::{StoreError, StoreErrorKind},

@@ -113,7 +113,12 @@ impl fmt::Debug for SavedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kept() {
             None => f.write_str("SavedResponse(tombstone)"),
-            Some(kept) => write!(f, "SavedResponse({}, {} bytes)", kept.status, kept.body.len()),
+            Some(kept) => write!(
+                f,
+                "SavedResponse({}, {} bytes)",
+                kept.status,
+                kept.body.len()
+            ),
         }
     }
 }

@@ -96,10 +96,7 @@ impl FingerprintBy {
             Mode::Exact => (Tag::EXACT, None),
             Mode::Json => (Tag::JSON, None),
             Mode::HeadOnly => (Tag::HEAD_ONLY, None),
-            Mode::Custom(content) => (
-                Tag::CUSTOM,
-                Some(content(parts, body.unwrap_or_default())),
-            ),
+            Mode::Custom(content) => (Tag::CUSTOM, Some(content(parts, body.unwrap_or_default()))),
         };
         Identity {
             tag,

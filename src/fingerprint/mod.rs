@@ -8,4 +8,3 @@ pub use self::{
     form::{Fingerprint, Tag},
     identity::{FingerprintBy, Identity},
 };
-
