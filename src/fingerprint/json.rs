@@ -2,9 +2,9 @@
 
 /// How deep arrays and objects may be nested.
 ///
-/// The same as in serde_json, so that a body too deep for this is too deep for most handlers, too. It bounds the stack,
+/// As deep as serde_json reads: a body too deep for this is too deep for most handlers, too. It bounds the stack,
 /// and the cost: each level of objects may move its members once more.
-const MAX_DEPTH: u8 = 128;
+const MAX_DEPTH: u8 = 127;
 
 /// The JSON value in `text` as JSON again, the same bytes for each way to write the value; or none, if `text` must be
 /// compared byte by byte: because it isn't JSON in UTF-8, is nested too deep, or names a member of an object twice.
