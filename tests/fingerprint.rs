@@ -327,9 +327,24 @@ fn fingerprints_stay_the_same_from_release_to_release() {
             0x0102,
             "09c9098d35498673e1e35e7678fc23802507b1d49e96d4927f08d7a5db5c56a8",
         ),
-        (FingerprintBy::json(), r#"{"b":1,"#, 0x0102, "fce54b83e34707bc2a7eff4ae7450c86771036b969ae2693aa7504f7d5422cbf"),
-        (FingerprintBy::head_only(), "", 0x0103, "e937274ea416abb5adf8d7099f112c1e31221ab56b57a57b2a531d914ca26f7d"),
-        (custom, r#"{"b":1}"#, 0x0104, "a45a93f95c533aaaa1733762998319731829c016d91230b9260740b0e09f5c64"),
+        (
+            FingerprintBy::json(),
+            r#"{"b":1,"#,
+            0x0102,
+            "fce54b83e34707bc2a7eff4ae7450c86771036b969ae2693aa7504f7d5422cbf",
+        ),
+        (
+            FingerprintBy::head_only(),
+            "",
+            0x0103,
+            "e937274ea416abb5adf8d7099f112c1e31221ab56b57a57b2a531d914ca26f7d",
+        ),
+        (
+            custom,
+            r#"{"b":1}"#,
+            0x0104,
+            "a45a93f95c533aaaa1733762998319731829c016d91230b9260740b0e09f5c64",
+        ),
         (
             FingerprintBy::exact().with_header(version),
             "",

@@ -23,10 +23,30 @@ fn distinct(keys: &[RecordKey]) {
 fn record_keys_stay_the_same_from_release_to_release() {
     let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
     for (namespace, scope, key, digest) in [
-        ("", "", "k", "4293eb979f234459c5fa1a7d48b20aa543e17dee4f7cef31d7a28ceacc932e39"),
-        ("", "alice", uuid, "7ac438725e6188ceb554017d310c46f11779eb5a7bde6461a73c42438491e907"),
-        ("payments", "alice", uuid, "d7e5b7633c9acf7dc6cb77dd8cc9fe69892c521ab1cacd2b049d2c2887d8e30b"),
-        ("", "\0", "k", "f36e1089bb8486b984a165fdd4ce83dbeb1bf0f8265d499d2177975e970bc880"),
+        (
+            "",
+            "",
+            "k",
+            "4293eb979f234459c5fa1a7d48b20aa543e17dee4f7cef31d7a28ceacc932e39",
+        ),
+        (
+            "",
+            "alice",
+            uuid,
+            "7ac438725e6188ceb554017d310c46f11779eb5a7bde6461a73c42438491e907",
+        ),
+        (
+            "payments",
+            "alice",
+            uuid,
+            "d7e5b7633c9acf7dc6cb77dd8cc9fe69892c521ab1cacd2b049d2c2887d8e30b",
+        ),
+        (
+            "",
+            "\0",
+            "k",
+            "f36e1089bb8486b984a165fdd4ce83dbeb1bf0f8265d499d2177975e970bc880",
+        ),
     ] {
         let made = derive(namespace, scope.as_bytes(), key);
         assert_eq!(
