@@ -1,4 +1,4 @@
-//! What a layer can be told, with every default and its reason.
+//! What a layer can be told. The defaults are in [`defaults`](crate::defaults).
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,31 +7,11 @@ use http::{HeaderName, Method, Response};
 
 use crate::{
     DetachedRun, Drain, FingerprintBy, KeyBy, KeyFormat, Rejection, ResponsePolicy, ScopeBy,
+    defaults,
     key_by::Source,
     policy::HeaderPolicy,
     store::{StoreKind, Takeover},
 };
-
-/// How long a claim lasts unrenewed: several renewals may fail, and a crash blocks its key for half a minute at most.
-pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// How long a record is kept: a day, as Stripe and most payment APIs do.
-pub const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a handler may run: longer than any client waits, short enough that a hanging one doesn't hold its key for ever.
-pub const DEFAULT_RUN_LIMIT: Duration = Duration::from_secs(5 * 60);
-/// How long the layer waits for one call of the store; for a lease store a third of the lease, if that is shorter.
-pub const DEFAULT_STORE_CALL_LIMIT: Duration = Duration::from_secs(5);
-/// How long the layer waits for the end of a response body before it streams it unsaved.
-pub const DEFAULT_COLLECT_LIMIT: Duration = Duration::from_secs(5);
-/// The largest request or response body that is held in memory: 1 MiB, far above the JSON that such operations exchange.
-pub const DEFAULT_BODY_LIMIT: usize = 1024 * 1024;
-/// The most requests that wait for one key (see [`OnInFlight::Wait`]): an honest client has one or two retries in the air.
-pub const DEFAULT_WAITERS_PER_KEY: usize = 8;
-/// The most requests that wait in total: a waiting request costs a few kilobytes.
-pub const DEFAULT_WAITERS: usize = 1024;
-/// The most responses whose saving is retried in the background before new keyed requests are refused.
-pub const DEFAULT_SETTLEMENTS: usize = 1024;
-/// The most bytes of such responses.
-pub const DEFAULT_SETTLEMENT_BYTES: usize = 64 * 1024 * 1024;
 
 /// What a request gets whose key is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,23 +92,23 @@ impl Settings {
             headers: HeaderPolicy::default(),
             replay_marker: HeaderName::from_static("idempotent-replayed"),
             rejection: None,
-            lease: DEFAULT_LEASE,
-            retention: DEFAULT_RETENTION,
+            lease: defaults::LEASE,
+            retention: defaults::RETENTION,
             takeover: Takeover::default(),
-            run_limit: DEFAULT_RUN_LIMIT,
+            run_limit: defaults::RUN_LIMIT,
             store_call_limit: None,
-            collect_limit: DEFAULT_COLLECT_LIMIT,
-            request_limit: DEFAULT_BODY_LIMIT,
-            response_limit: DEFAULT_BODY_LIMIT,
+            collect_limit: defaults::COLLECT_LIMIT,
+            request_limit: defaults::BODY_LIMIT,
+            response_limit: defaults::BODY_LIMIT,
             detached: true,
             spawn: None,
             drain: Drain::new(),
             on_in_flight: OnInFlight::default(),
             on_store_failure: OnStoreFailure::default(),
-            waiters_per_key: DEFAULT_WAITERS_PER_KEY,
-            waiters: DEFAULT_WAITERS,
-            settlements: DEFAULT_SETTLEMENTS,
-            settlement_bytes: DEFAULT_SETTLEMENT_BYTES,
+            waiters_per_key: defaults::WAITERS_PER_KEY,
+            waiters: defaults::WAITERS,
+            settlements: defaults::SETTLEMENTS,
+            settlement_bytes: defaults::SETTLEMENT_BYTES,
         }
     }
 
@@ -178,8 +158,8 @@ impl Settings {
     /// What the layer waits for one call of the store.
     pub(crate) fn store_call_limit(&self, kind: StoreKind) -> Duration {
         self.store_call_limit.unwrap_or(match kind {
-            StoreKind::Lease => DEFAULT_STORE_CALL_LIMIT.min(self.lease / 3),
-            StoreKind::Transaction => DEFAULT_STORE_CALL_LIMIT,
+            StoreKind::Lease => defaults::STORE_CALL_LIMIT.min(self.lease / 3),
+            StoreKind::Transaction => defaults::STORE_CALL_LIMIT,
         })
     }
 

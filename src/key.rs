@@ -3,6 +3,8 @@ use std::{error::Error, fmt, sync::Arc};
 use http::HeaderValue;
 use uuid::Uuid;
 
+use crate::structured_field::string_item;
+
 /// An idempotency key as the client sent it, after parsing: the same for its quoted and its bare form.
 ///
 /// Its `Debug` form doesn't show it: whoever reads a key in a log could ask for its answer.
@@ -78,9 +80,9 @@ impl KeyFormat {
     ///
     /// If the value is neither, or the key in it is not of this format.
     pub fn parse(&self, value: &HeaderValue) -> Result<IdempotencyKey, InvalidKey> {
-        let value = value.as_bytes().trim_ascii();
+        let value = trim_spaces(value.as_bytes());
         match value.strip_prefix(b"\"") {
-            Some(quoted) => self.check(&unquote(quoted)?),
+            Some(quoted) => self.check(&string_item(quoted).map_err(InvalidKey)?),
             None if value.iter().any(|byte| matches!(byte, b',' | b'"')) => {
                 Err(InvalidKey("a bare key has no comma and no double quote"))
             }
@@ -92,7 +94,7 @@ impl KeyFormat {
         if text.is_empty() {
             return Err(InvalidKey("the key is empty"));
         }
-        if text.len() > self.max_length {
+        if text.len() > self.max_length.min(Self::MAX_LENGTH) {
             return Err(InvalidKey("the key is too long"));
         }
         if text.len() < self.min_length {
@@ -138,36 +140,11 @@ impl fmt::Display for InvalidKey {
 
 impl Error for InvalidKey {}
 
-/// The text of an RFC 9651 string whose opening quote was taken off, its parameters checked and dropped.
-fn unquote(quoted: &[u8]) -> Result<Vec<u8>, InvalidKey> {
-    let mut text = Vec::with_capacity(quoted.len());
-    let mut bytes = quoted.iter();
-    loop {
-        match bytes.next() {
-            Some(b'"') => break,
-            Some(b'\\') => match bytes.next() {
-                Some(escaped @ (b'"' | b'\\')) => text.push(*escaped),
-                _ => {
-                    return Err(InvalidKey(
-                        "a backslash escapes only a quote or a backslash",
-                    ));
-                }
-            },
-            Some(byte @ 0x20..=0x7e) => text.push(*byte),
-            Some(_) => {
-                return Err(InvalidKey(
-                    "the key has a character that isn't visible ASCII",
-                ));
-            }
-            None => return Err(InvalidKey("the closing quote is missing")),
-        }
-    }
-    parameters(bytes.as_slice())?;
-    Ok(text)
-}
-
-/// Checks `*( ";" *SP key [ "=" bare-item ] )`, as far as it matters here: nothing of it is used.
-fn parameters(rest: &[u8]) -> Result<(), InvalidKey> {
-    let _ = rest;
-    Ok(())
+/// Without the spaces around it. A tab isn't taken off, RFC 9651 knows none: HTTP/1 parsers have done that already.
+fn trim_spaces(value: &[u8]) -> &[u8] {
+    let is_space = |byte: &u8| *byte == b' ';
+    let start = value.iter().take_while(|byte| is_space(byte)).count();
+    let value = value.get(start..).unwrap_or_default();
+    let end = value.len() - value.iter().rev().take_while(|byte| is_space(byte)).count();
+    value.get(..end).unwrap_or_default()
 }

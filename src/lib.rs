@@ -8,6 +8,7 @@ mod body;
 mod codec;
 mod config;
 mod context;
+pub mod defaults;
 mod digest;
 mod drain;
 mod error;
@@ -25,6 +26,7 @@ mod saved;
 mod scope;
 mod service;
 pub mod store;
+mod structured_field;
 
 #[cfg(feature = "memory")]
 pub use self::store::memory::MemoryStore;

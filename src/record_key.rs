@@ -2,8 +2,10 @@ use std::fmt;
 
 use crate::{
     IdempotencyKey, Scope,
-    digest::{Digest, fmt_short},
+    digest::{Fields, fmt_short},
 };
+
+const PURPOSE: &[u8; 32] = b"tower-idempotency record keys v1";
 
 /// The fixed-length name of a record: a digest of namespace, scope and key.
 ///
@@ -16,13 +18,10 @@ impl RecordKey {
     /// The record key of `key` in `scope`, for layers with this namespace (by default the empty one).
     #[must_use]
     pub fn derive(namespace: &str, scope: &Scope, key: &IdempotencyKey) -> Self {
-        Self(
-            Digest::new(b"tower-idempotency record key 1")
-                .field(namespace.as_bytes())
-                .field(scope.as_bytes())
-                .field(key.as_str().as_bytes())
-                .finish(),
-        )
+        let mut fields = Fields::new();
+        fields.push(namespace.as_bytes());
+        fields.push(scope.as_bytes());
+        Self(fields.digest(PURPOSE, key.as_str().as_bytes()))
     }
 
     /// The record key with these bytes, as a store read them.

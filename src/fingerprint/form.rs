@@ -1,7 +1,14 @@
-use std::fmt;
+use std::{borrow::Cow, fmt};
+
+use http::{
+    HeaderName,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
 
 use super::{Identity, json};
-use crate::digest::{Digest, fmt_short};
+use crate::digest::{Fields, fmt_short};
+
+const PURPOSE: &[u8; 32] = b"tower-idempotency fingerprint v1";
 
 /// What makes two requests under one key the same request, as a store keeps and compares it.
 ///
@@ -78,40 +85,47 @@ impl Fingerprint {
     }
 
     fn compute(identity: &Identity<'_>, tag: Tag) -> Self {
-        let mut digest = Digest::new(b"tower-idempotency fingerprint")
-            .field(&tag.0.to_be_bytes())
-            .field(identity.method.as_str().as_bytes())
-            .field(identity.path.as_bytes());
+        let mut fields = Fields::new();
+        fields.push(&tag.0.to_be_bytes());
+        fields.push(identity.method.as_str().as_bytes());
+        fields.push(identity.path.as_bytes());
         // `?` with nothing behind it is not the same target as no `?`.
-        digest.optional(identity.query.map(str::as_bytes));
+        fields.push_optional(identity.query.map(str::as_bytes));
         for name in identity.extra_headers {
-            digest.push(name.as_str().as_bytes());
-            push_header(&mut digest, identity, name);
+            fields.push_optional(Some(name.as_str().as_bytes()));
+            push_header(&mut fields, identity, name);
         }
+        fields.push_optional(None);
         if tag != Tag::CUSTOM {
             // The closure sees the whole head: a multipart boundary, say, must not get in behind its back.
-            push_header(&mut digest, identity, &http::header::CONTENT_TYPE);
-            push_header(&mut digest, identity, &http::header::CONTENT_ENCODING);
+            push_header(&mut fields, identity, &CONTENT_TYPE);
+            push_header(&mut fields, identity, &CONTENT_ENCODING);
         }
-        match tag {
-            Tag::HEAD_ONLY => {}
-            Tag::CUSTOM => digest.optional(identity.custom.as_deref()),
-            Tag::JSON => match identity.body.and_then(|body| json::canonical(body)) {
-                Some(canonical) => digest.push_all(&[b"json", &canonical]),
-                None => digest.push_all(&[b"exact", identity.body.unwrap_or_default()]),
-            },
-            _ => digest.push(identity.body.unwrap_or_default()),
-        }
-        Self::new(tag, digest.finish())
+        let body = identity.body.unwrap_or_default();
+        let content = match tag {
+            Tag::HEAD_ONLY => Cow::default(),
+            Tag::CUSTOM => Cow::from(identity.custom.as_deref().unwrap_or_default()),
+            Tag::JSON => {
+                let canonical = json::canonical(body);
+                fields.push(if canonical.is_some() {
+                    b"json"
+                } else {
+                    b"exact"
+                });
+                canonical.map_or(Cow::from(body), Cow::from)
+            }
+            _ => Cow::from(body),
+        };
+        Self::new(tag, fields.digest(PURPOSE, &content))
     }
 }
 
-fn push_header(digest: &mut Digest, identity: &Identity<'_>, name: &http::HeaderName) {
-    let values = identity.headers.get_all(name).iter();
-    for value in values {
-        digest.optional(Some(value.as_bytes()));
+/// All values of the header, in order.
+fn push_header(fields: &mut Fields, identity: &Identity<'_>, name: &HeaderName) {
+    for value in identity.headers.get_all(name) {
+        fields.push_optional(Some(value.as_bytes()));
     }
-    digest.optional(None);
+    fields.push_optional(None);
 }
 
 impl fmt::Debug for Fingerprint {

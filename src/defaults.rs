@@ -1,0 +1,24 @@
+//! Every default of the layer, each with its reason.
+
+use std::time::Duration;
+
+/// How long a claim lasts unrenewed: several renewals may fail, and a crash blocks its key for half a minute at most.
+pub const LEASE: Duration = Duration::from_secs(30);
+/// How long a record is kept: a day, as Stripe and most payment APIs do.
+pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a handler may run: longer than any client waits, short enough that a hanging one doesn't hold its key for ever.
+pub const RUN_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// How long the layer waits for one call of the store; for a lease store a third of the lease, if that is shorter.
+pub const STORE_CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long the layer waits for the end of a response body before it streams it unsaved.
+pub const COLLECT_LIMIT: Duration = Duration::from_secs(5);
+/// The largest request or response body that is held in memory: 1 MiB, far above the JSON that such operations exchange.
+pub const BODY_LIMIT: usize = 1024 * 1024;
+/// The most requests that wait for one key (see [`OnInFlight::Wait`]): an honest client has one or two retries in the air.
+pub const WAITERS_PER_KEY: usize = 8;
+/// The most requests that wait in total: a waiting request costs a few kilobytes.
+pub const WAITERS: usize = 1024;
+/// The most responses whose saving is retried in the background before new keyed requests are refused.
+pub const SETTLEMENTS: usize = 1024;
+/// The most bytes of such responses.
+pub const SETTLEMENT_BYTES: usize = 64 * 1024 * 1024;

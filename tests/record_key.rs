@@ -1,0 +1,128 @@
+//! The name of a record: what it is made of, and that it never changes.
+
+use tower_idempotency::{IdempotencyKey, RecordKey, Scope};
+
+fn derive(namespace: &str, scope: &[u8], key: &str) -> RecordKey {
+    let scope = Scope::new(scope).unwrap_or_else(Scope::single_tenant);
+    RecordKey::derive(namespace, &scope, &IdempotencyKey::new(key).expect("a key"))
+}
+
+#[track_caller]
+fn distinct(keys: &[RecordKey]) {
+    for (i, one) in keys.iter().enumerate() {
+        let twin = keys.iter().skip(i + 1).position(|other| one == other);
+        assert_eq!(
+            twin, None,
+            "what number {i} is the same as, counted from there"
+        );
+    }
+}
+
+/// A record is found by every later release: these digests never change.
+#[test]
+fn record_keys_stay_the_same_from_release_to_release() {
+    let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
+    for (namespace, scope, key, digest) in [
+        (
+            "",
+            "",
+            "k",
+            "4293eb979f234459c5fa1a7d48b20aa543e17dee4f7cef31d7a28ceacc932e39",
+        ),
+        (
+            "",
+            "alice",
+            uuid,
+            "7ac438725e6188ceb554017d310c46f11779eb5a7bde6461a73c42438491e907",
+        ),
+        (
+            "payments",
+            "alice",
+            uuid,
+            "d7e5b7633c9acf7dc6cb77dd8cc9fe69892c521ab1cacd2b049d2c2887d8e30b",
+        ),
+        (
+            "",
+            "\0",
+            "k",
+            "f36e1089bb8486b984a165fdd4ce83dbeb1bf0f8265d499d2177975e970bc880",
+        ),
+    ] {
+        let made = derive(namespace, scope.as_bytes(), key);
+        assert_eq!(
+            blake3::Hash::from_bytes(*made.as_bytes()).to_hex().as_str(),
+            digest
+        );
+        assert_eq!(RecordKey::from_bytes(*made.as_bytes()), made);
+    }
+}
+
+#[test]
+fn namespace_scope_and_key_do_not_run_into_each_other() {
+    distinct(&[
+        derive("a", b"bc", "d"),
+        derive("ab", b"c", "d"),
+        derive("abc", b"", "d"),
+        derive("", b"abc", "d"),
+        derive("a", b"b", "cd"),
+        derive("", b"ab", "cd"),
+        derive("", b"a", "bcd"),
+        derive("", b"", "abcd"),
+    ]);
+}
+
+/// C06, C10, C11: nothing is folded, trimmed or normalised.
+#[test]
+fn scopes_and_keys_are_compared_byte_by_byte() {
+    let scopes = [
+        "",
+        "t",
+        "t ",
+        " t",
+        "T",
+        "t\0",
+        "\0t",
+        "\0",
+        "t\u{202e}",
+        "\u{e9}",
+        "e\u{301}",
+        "ss",
+        "ß",
+        "\u{1f600}",
+        "\u{1f601}",
+    ];
+    distinct(&scopes.map(|scope| derive("", scope.as_bytes(), "k")));
+    distinct(&["abc", "ABC", "abd", "abc=", "YWJj", "ywJj"].map(|key| derive("", b"t", key)));
+    distinct(&[
+        derive("", &[0xff], "k"),
+        derive("", &[0xfe], "k"),
+        derive("", "\u{fffd}".as_bytes(), "k"),
+    ]);
+}
+
+/// C13
+#[test]
+fn one_key_in_two_scopes_is_two_records() {
+    distinct(&[
+        derive("", b"alice", "k"),
+        derive("", b"bob", "k"),
+        derive("", b"", "k"),
+    ]);
+}
+
+#[test]
+fn the_single_tenant_is_no_scope_that_a_request_can_name() {
+    assert_eq!(Scope::new(""), None);
+    assert!(Scope::single_tenant().as_bytes().is_empty());
+}
+
+/// C06: a log can't be forged by a scope, and shows too little of a record key to look it up by force.
+#[test]
+fn the_debug_forms_are_escaped_and_short() {
+    let scope = Scope::new("a\n\u{202e}\"").expect("a scope");
+    assert_eq!(format!("{scope:?}"), r#"Scope("a\n\xe2\x80\xae\"")"#);
+    assert_eq!(
+        format!("{:?}", RecordKey::from_bytes([0xab; 32])),
+        "RecordKey(abababababab..)"
+    );
+}
