@@ -2,6 +2,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod digest;
 mod error;
 mod fingerprint;
