@@ -7,6 +7,9 @@ pub mod axum;
 mod body;
 mod codec;
 mod config;
+#[cfg(feature = "conformance")]
+#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+pub mod conformance;
 mod context;
 pub mod defaults;
 mod digest;

@@ -92,7 +92,10 @@ impl Run {
                 StoreErrorKind::LostClaim => {
                     Settled::Otherwise(from_record(&self.guard, &self.claim).await)
                 }
-                _ => {
+                StoreErrorKind::OutcomeUnknown
+                | StoreErrorKind::Full
+                | StoreErrorKind::Unavailable
+                | StoreErrorKind::Other => {
                     event::outcome_pending(&self.claim);
                     refused(RejectionKind::OutcomePending)
                 }

@@ -31,8 +31,10 @@ pub(super) async fn within<T: Send + 'static>(
 /// For calls whose late result changes nothing.
 pub(super) fn ignore<T>(_late: Result<T, StoreError>) {}
 
+type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 struct StoreCall<T: Send + 'static, L: FnOnce(T) + Send + 'static> {
-    pending: Option<(Pin<Box<dyn Future<Output = T> + Send>>, L)>,
+    pending: Option<(Call<T>, L)>,
 }
 
 impl<T: Send, L: FnOnce(T) + Send + Unpin> Future for StoreCall<T, L> {

@@ -57,7 +57,7 @@ where
                 Turn::InFlight => {}
                 // It expired between the two calls: nothing is ready to run it.
                 Turn::Run(claimed) => background::release(guard, Arc::new(claimed.claim)),
-                turn => return Ok((turn, None)),
+                turn @ (Turn::Replay(_) | Turn::Refuse(_)) => return Ok((turn, None)),
             },
             Look::Free => {
                 let mut service = unready.clone();
@@ -68,7 +68,9 @@ where
                 }
                 match reserve(guard, subject).await {
                     Turn::InFlight => drop(service),
-                    turn => return Ok((turn, Some(service))),
+                    turn @ (Turn::Run(_) | Turn::Replay(_) | Turn::Refuse(_)) => {
+                        return Ok((turn, Some(service)));
+                    }
                 }
             }
         }
