@@ -9,6 +9,9 @@ mod key;
 mod record_key;
 mod saved;
 mod scope;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub mod sqlite;
 pub mod store;
 
 pub use self::{

@@ -3,6 +3,10 @@
 mod claim;
 mod contract;
 mod record;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sql;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
 mod terms;
 
 pub use self::{

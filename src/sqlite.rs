@@ -1,0 +1,3 @@
+//! The stores for SQLite, through sqlx and the application's own [`SqlitePool`](sqlx::SqlitePool).
+
+pub use crate::store::sqlite::LeaseStore;
