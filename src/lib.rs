@@ -13,6 +13,8 @@ mod scope;
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub mod sqlite;
 pub mod store;
+#[cfg(feature = "sqlite")]
+mod tx;
 
 pub use self::{
     error::{StoreError, StoreErrorKind},
@@ -22,3 +24,6 @@ pub use self::{
     saved::SavedResponse,
     scope::{Scope, ScopeBy},
 };
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use self::tx::{Tx, TxError, TxErrorKind};

@@ -58,4 +58,4 @@ pub(crate) fn decide<'a>(
 }
 
 /// When to ask again about a claim that lasts longer.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -6,6 +6,9 @@ mod error;
 mod lease;
 mod lease_sql;
 mod schema;
+mod settle;
+mod transaction;
+mod transaction_sql;
 mod upkeep;
 
-pub use self::lease::LeaseStore;
+pub use self::{lease::LeaseStore, transaction::TransactionStore};
