@@ -146,6 +146,10 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Turn {
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
     match within(guard.call_limit, elapsed, inspection, ignore).await {
+        Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
+            // Not comparable here. A retry, which has the request, will be told.
+            Turn::Refuse(RejectionKind::StoreUnavailable)
+        }
         Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
             Turn::Refuse(RejectionKind::KeyReused)
         }
