@@ -50,10 +50,8 @@ fn hex(text: &str) -> Vec<u8> {
         .chars()
         .filter_map(|digit| digit.to_digit(16))
         .collect();
-    digits
-        .chunks(2)
-        .map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("a byte"))
-        .collect()
+    let byte = |pair: &[u32]| pair.iter().fold(0, |byte, digit| byte * 16 + digit);
+    digits.chunks(2).map(|pair| byte(pair) as u8).collect()
 }
 
 fn to_hex(bytes: &[u8]) -> String {
