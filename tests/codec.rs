@@ -234,7 +234,7 @@ fn what_http_does_not_allow_is_a_tombstone() {
         "01 01 00c8 00000001 00000000 00000000 00000000 00",    // a header without a name
         "01 01 00c8 00000001 00000001 20 00000000 00000000 00", // a space for a name
         "01 01 00c8 00000001 00000001 61 00000001 0a 00000000 00", // a line feed in a value
-        "01 01 00c8 00000000 00000000 02",                      // neither trailers nor none
+        "01 01 00c8 00000000 00000000 02 00000000",             // neither trailers nor none
         "01 02 00c8 00000000 00000000 00",                      // an unknown kind
     ] {
         reads_as_tombstone(hex(record));
