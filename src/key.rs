@@ -141,10 +141,9 @@ impl fmt::Display for InvalidKey {
 impl Error for InvalidKey {}
 
 /// Without the spaces around it. A tab isn't taken off, RFC 9651 knows none: HTTP/1 parsers have done that already.
-fn trim_spaces(value: &[u8]) -> &[u8] {
-    let is_space = |byte: &u8| *byte == b' ';
-    let start = value.iter().take_while(|byte| is_space(byte)).count();
-    let value = value.get(start..).unwrap_or_default();
-    let end = value.len() - value.iter().rev().take_while(|byte| is_space(byte)).count();
-    value.get(..end).unwrap_or_default()
+fn trim_spaces(mut value: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = value {
+        value = rest;
+    }
+    value
 }
