@@ -122,3 +122,21 @@ pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
 pub async fn count(pool: &SqlitePool, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
 }
+
+/// A pool with the tables of a small application in it.
+pub async fn shop(file: &File, size: u32) -> SqlitePool {
+    let pool = file.pool(size).await;
+    sqlx::raw_sql(
+        "CREATE TABLE IF NOT EXISTS accounts (id INTEGER PRIMARY KEY);
+         CREATE TABLE IF NOT EXISTS charges (
+             amount  INTEGER NOT NULL UNIQUE CHECK (amount > 0),
+             account INTEGER REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED
+         );",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    pool
+}
+
+pub const CHARGES: &str = "SELECT count(*) FROM charges";
