@@ -1,5 +1,11 @@
 #![cfg(feature = "sqlite")]
 //! What the stores rest on: how sqlx 0.9 and SQLite behave. One of these failing means that a store must be looked at again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests"
+)]
 
 mod sqlite_support;
 

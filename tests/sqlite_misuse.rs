@@ -1,10 +1,13 @@
 #![cfg(feature = "sqlite")]
 //! What a handler can do wrong with its `Tx`, and what it may do: none of it ends in a false success.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests"
+)]
 
 mod sqlite_support;
-
-#[cfg(feature = "tracing")]
-use std::sync::{Arc, Mutex};
 
 use sqlite_support::*;
 use sqlx::{Connection, Sqlite};
@@ -311,53 +314,4 @@ async fn an_unused_transaction_commits_the_record() {
         .await
         .unwrap();
     assert_replays(&reserve(&store, claim.key()).await, "done");
-}
-
-#[cfg(feature = "tracing")]
-#[tokio::test]
-async fn an_unused_transaction_is_reported_and_a_used_one_is_not() {
-    let reports = Reports::default();
-    let _default = tracing::subscriber::set_default(reports.clone());
-    let file = File::wal();
-    let store = store_in(&file, 1).await;
-    for (uses, expected) in [(true, 0), (false, 1)] {
-        let claim = claim(&store, &fresh_key(), &terms()).await;
-        if uses {
-            drop(take(&claim));
-        }
-        store
-            .complete(&claim, &response("done"), RETENTION)
-            .await
-            .unwrap();
-        assert_eq!(reports.0.lock().unwrap().len(), expected);
-    }
-    assert_eq!(reports.0.lock().unwrap()[0], tracing::Level::WARN);
-}
-
-#[cfg(feature = "tracing")]
-/// The levels of this crate's events.
-#[derive(Clone, Default)]
-struct Reports(Arc<Mutex<Vec<tracing::Level>>>);
-
-#[cfg(feature = "tracing")]
-impl tracing::Subscriber for Reports {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().starts_with("tower_idempotency")
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        self.0.lock().unwrap().push(*event.metadata().level());
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -1,5 +1,11 @@
 #![cfg(feature = "sqlite")]
 //! `sqlite::TransactionStore` on a database file. Effects are read through a second pool.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests"
+)]
 
 mod sqlite_support;
 
@@ -305,6 +311,47 @@ async fn operators_can_forget_and_purge() {
         reserve(&store, &kept).await,
         Reservation::Acquired(_)
     ));
+}
+
+#[tokio::test]
+async fn an_operator_with_nothing_to_remove_does_not_wait_for_a_running_handler() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let claim = claim(&store, &fresh_key(), &terms()).await;
+    assert!(!store.forget(claim.key()).await.unwrap());
+    assert_eq!(store.purge_expired(10).await.unwrap(), 0);
+    store.ping().await.unwrap();
+    store
+        .complete(&claim, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, claim.key()).await, "done");
+}
+
+#[tokio::test]
+async fn a_claim_without_its_transaction_can_settle_nothing_of_anothers() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let running = claim(&store, &fresh_key(), &terms()).await;
+    let foreign = Claim::new(*running.key(), fingerprint(1), terms().nonce(), 1, 1);
+    assert_kind(
+        store
+            .complete(&foreign, &response("foreign"), RETENTION)
+            .await,
+        StoreErrorKind::LostClaim,
+    );
+    assert_kind(store.release(&foreign).await, StoreErrorKind::LostClaim);
+    store
+        .complete(&running, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_kind(
+        store
+            .complete(&foreign, &response("foreign"), RETENTION)
+            .await,
+        StoreErrorKind::LostClaim,
+    );
+    assert_replays(&reserve(&store, running.key()).await, "done");
 }
 
 #[tokio::test]
