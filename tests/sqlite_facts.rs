@@ -1,4 +1,3 @@
-#![cfg(feature = "sqlite")]
 //! What the stores rest on: how sqlx 0.9 and SQLite behave. One of these failing means that a store must be looked at again.
 #![allow(
     clippy::unwrap_used,
@@ -17,8 +16,9 @@ use std::{
 };
 
 use sqlite_support::*;
-use sqlx::{Connection, SqliteConnection, sqlite::SqliteJournalMode};
+use sqlx::{Connection, Sqlite, SqliteConnection, sqlite::SqliteJournalMode};
 use tower_idempotency::{
+    StoreErrorKind, Tx,
     sqlite::TransactionStore,
     store::{Reservation, Store},
 };
@@ -94,6 +94,39 @@ async fn a_reservation_that_is_dropped_leaves_no_transaction_and_no_key_behind()
             .unwrap();
     }
     assert_eq!(count(&file.pool(1).await, CHARGES).await, 12);
+}
+
+#[tokio::test]
+async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
+    let file = File::wal();
+    let outside = file.pool(1).await;
+    let store = TransactionStore::new(shop(&file, 1).await);
+    store.migrate().await.unwrap();
+    let (mut committed, mut rolled_back) = (0, 0);
+    for polls in 1..=12 {
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        sqlx::query("INSERT INTO charges (amount) VALUES (?)")
+            .bind(polls)
+            .execute(&mut *Tx::<Sqlite>::take(claimed.attachments()).unwrap())
+            .await
+            .unwrap();
+        let saved = response("done");
+        drop(drop_after(polls, store.complete(&claimed, &saved, RETENTION)).await);
+        match store.complete(&claimed, &saved, RETENTION).await {
+            Ok(()) => {
+                committed += 1;
+                assert_replays(&reserve(&store, claimed.key()).await, "done");
+            }
+            Err(error) => {
+                rolled_back += 1;
+                assert_eq!(error.kind(), StoreErrorKind::RolledBack);
+                assert!(store.inspect(claimed.key()).await.unwrap().is_none());
+            }
+        }
+        assert_eq!(count(&outside, CHARGES).await, committed);
+    }
+    assert!(rolled_back > 0, "one poll doesn't get as far as COMMIT");
+    assert!(committed > 0, "twelve do");
 }
 
 #[tokio::test]

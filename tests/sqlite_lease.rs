@@ -1,4 +1,3 @@
-#![cfg(feature = "sqlite")]
 //! `sqlite::LeaseStore` on a database file. Effects are read through a second pool.
 #![allow(
     clippy::unwrap_used,

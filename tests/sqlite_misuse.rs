@@ -1,4 +1,3 @@
-#![cfg(feature = "sqlite")]
 //! What a handler can do wrong with its `Tx`, and what it may do: none of it ends in a false success.
 #![allow(
     clippy::unwrap_used,

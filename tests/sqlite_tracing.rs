@@ -1,4 +1,3 @@
-#![cfg(all(feature = "sqlite", feature = "tracing"))]
 //! What the SQLite stores report. A binary of its own, for a subscriber that all threads share.
 #![allow(
     clippy::unwrap_used,
