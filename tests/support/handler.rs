@@ -47,10 +47,10 @@ where
 }
 
 /// A handler that answers 201 with its run and the body that it got, as in `run 1: {}`.
-pub fn creating(
+pub fn creating<Q>(
     runs: &Runs,
 ) -> impl Service<
-    Request<RequestBody<Body>>,
+    Request<RequestBody<Q>>,
     Response = Response<Body>,
     Error = Infallible,
     Future: Send + 'static,
@@ -59,7 +59,10 @@ pub fn creating(
 + Send
 + Sync
 + 'static
-+ use<> {
++ use<Q>
+where
+    Q: http_body::Body<Data: Send, Error: std::fmt::Debug> + Send + 'static,
+{
     answering(runs, |run, _, body| {
         let text = format!("run {run}: {}", String::from_utf8_lossy(&body));
         response(StatusCode::CREATED, text)
