@@ -5,6 +5,7 @@
     reason = "each test binary uses some of it"
 )]
 
+pub mod body;
 pub mod handler;
 pub mod spy;
 
