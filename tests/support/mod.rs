@@ -5,6 +5,10 @@
     reason = "each test binary uses some of it"
 )]
 
+pub mod body;
+pub mod handler;
+pub mod spy;
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
