@@ -142,8 +142,8 @@ impl Settings {
             "with_on_store_failure(RunUnprotected) needs a lease store: without the store there is no transaction to run in"
         );
         assert!(
-            self.on_in_flight != OnInFlight::Wait(Duration::ZERO),
-            "with_on_in_flight(Wait): must be longer than zero"
+            !matches!(self.on_in_flight, OnInFlight::Wait(limit) if limit.is_zero() || limit > LONGEST),
+            "with_on_in_flight(Wait): must be longer than zero, and at most {LONGEST:?}"
         );
         assert!(
             self.key_format.is_satisfiable(),
