@@ -5,6 +5,9 @@
     reason = "each test binary uses some of it"
 )]
 
+pub mod faulty;
+pub mod probe;
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
