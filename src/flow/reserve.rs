@@ -70,6 +70,8 @@ async fn ask(
         .with_takeover(settings.takeover)
         .with_run_limit(settings.run_limit + settings.collect_limit + guard.call_limit);
     let guard_too = Arc::clone(guard);
+    // A claim that comes late has work to do, too.
+    let counted = guard.settings.drain.token();
     within(
         guard.call_limit,
         StoreErrorKind::Unavailable,
@@ -79,6 +81,7 @@ async fn ask(
             if let Ok(Reservation::Acquired(claim)) = late {
                 background::release(&guard_too, Arc::new(claim));
             }
+            drop(counted);
         },
     )
     .await

@@ -6,7 +6,9 @@
 )]
 
 pub mod body;
+pub mod faulty;
 pub mod handler;
+pub mod probe;
 pub mod spy;
 
 use std::sync::{
