@@ -125,7 +125,7 @@ async fn derived_keys_are_uuids_of_key_scope_and_name_and_never_change() {
     }
 }
 
-const GOLDEN: &str = "d553f846-ec57-5682-a87b-40e1e63fdd3d";
+const GOLDEN: &str = "6e2ceed2-2112-5774-863c-644e29f75c95";
 
 #[tokio::test]
 async fn an_unprotected_run_knows_that_it_is() {
