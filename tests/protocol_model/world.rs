@@ -95,12 +95,10 @@ impl World {
                 Phase::Answered | Phase::Dead(_) => &[],
             };
             for &call in calls {
-                // A lost answer to a renewal changes nothing for the one who asked.
-                for answered in
-                    [true, false]
-                        .into_iter()
-                        .take(if call == Call::Renew { 1 } else { 2 })
-                {
+                for answered in [true, false] {
+                    if !answered && !self.loses_answers_to(call) {
+                        continue;
+                    }
                     actions.push(Action::Call {
                         request: number,
                         call,
@@ -111,14 +109,25 @@ impl World {
             if request.phase == Phase::Running && !request.effect {
                 actions.push(Action::Effect(number));
             }
-            if matches!(
+            let dies = matches!(
                 request.phase,
                 Phase::Asking | Phase::Running | Phase::Settling(_)
-            ) {
+            );
+            if dies && !self.run_again {
                 actions.push(Action::Die(number));
             }
         }
         actions
+    }
+
+    /// A lost answer to a renewal changes nothing for the one who asked. And to keep `RunAgain`, which has far more states,
+    /// within seconds, it goes without those lost answers, and those deaths, that `Refuse` has met already.
+    fn loses_answers_to(&self, call: Call) -> bool {
+        match call {
+            Call::Reserve | Call::Complete => true,
+            Call::Renew => false,
+            Call::Release | Call::Abandon => !self.run_again,
+        }
     }
 
     /// Requests could take a key from each other for ever, if no answer ever arrived.
