@@ -4,7 +4,12 @@
 //! deaths, ticks of the clock, purges. Its promises are checked in every state and over every step. Every step
 //! is also taken on a real store that was brought there by the same actions, and both must agree in answer and record.
 #![cfg(feature = "memory")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "these are tests"
+)]
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "whatever else is answered is wrong"
