@@ -240,10 +240,9 @@ async fn a_failed_run_is_abandoned_and_then_the_takeover_policy_decides() {
         (|_| Ok(answer(StatusCode::REQUEST_TIMEOUT, "slow")), 408),
         (|_| Err("the wrapped service's own error"), 0),
     ];
-    for ((fails, status), takeover) in failing
-        .into_iter()
-        .flat_map(|failing| [Takeover::Refuse, Takeover::RunAgain].map(|takeover| (failing, takeover)))
-    {
+    for ((fails, status), takeover) in failing.into_iter().flat_map(|failing| {
+        [Takeover::Refuse, Takeover::RunAgain].map(|takeover| (failing, takeover))
+    }) {
         let store = memory();
         let probe = Probe::answering(move |run| match run {
             1 => fails(run),
