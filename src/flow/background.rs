@@ -53,8 +53,18 @@ pub(super) fn release(guard: &Arc<Guard>, claim: Arc<Claim>) {
 
 /// Abandons a claim whose handler was dropped. Once is enough: if the store doesn't hear it, the lease ends by itself.
 pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>) {
+    once(guard, claim, Settlement::Abandon);
+}
+
+/// Gives back what a reservation may have claimed whose answer was lost: its handler never runs, and a lapsed lease would
+/// read as a run of unknown outcome. Once is all, or every request to a store that is down would leave work behind.
+pub(super) fn give_back(guard: &Arc<Guard>, claim: Arc<Claim>) {
+    once(guard, claim, Settlement::Release);
+}
+
+fn once(guard: &Arc<Guard>, claim: Arc<Claim>, settlement: Settlement) {
     spawn(guard, move |guard| async move {
-        if let Err(error) = settle(&guard, &claim, Settlement::Abandon).await {
+        if let Err(error) = settle(&guard, &claim, settlement).await {
             event::settlement_failed(&claim, &error);
         }
         guard.shared.waiters.wake(claim.key());
