@@ -28,8 +28,13 @@ mod rejection;
 mod saved;
 mod scope;
 mod service;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub mod sqlite;
 pub mod store;
 mod structured_field;
+#[cfg(feature = "sqlite")]
+mod tx;
 
 #[cfg(feature = "memory")]
 pub use self::store::memory::MemoryStore;
@@ -52,3 +57,6 @@ pub use self::{
     scope::{Scope, ScopeBy},
     service::Idempotency,
 };
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use self::tx::{Tx, TxError, TxErrorKind};

@@ -1,0 +1,124 @@
+//! A database file per test, and short names for what a store is called with.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::{future::Future, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use sqlx::{
+    SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
+};
+use tempfile::TempDir;
+use tower_idempotency::{
+    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag,
+    store::{Claim, Nonce, Reservation, Store, Terms},
+};
+
+pub const LEASE: Duration = Duration::from_secs(30);
+pub const RETENTION: Duration = Duration::from_secs(600);
+pub const INSTANT: Duration = Duration::from_millis(1);
+
+/// A database file that goes with the test, and how its pools connect.
+pub struct File {
+    options: SqliteConnectOptions,
+    _directory: TempDir,
+}
+
+impl File {
+    pub fn new(mode: SqliteJournalMode) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options = SqliteConnectOptions::new()
+            .filename(directory.path().join("test.db"))
+            .create_if_missing(true)
+            .journal_mode(mode);
+        Self {
+            options,
+            _directory: directory,
+        }
+    }
+
+    pub fn wal() -> Self {
+        Self::new(SqliteJournalMode::Wal)
+    }
+
+    pub async fn pool(&self, size: u32) -> SqlitePool {
+        self.pool_with(size, Duration::from_secs(30)).await
+    }
+
+    pub async fn pool_with(&self, size: u32, busy_timeout: Duration) -> SqlitePool {
+        SqlitePoolOptions::new()
+            .max_connections(size)
+            .connect_with(self.options.clone().busy_timeout(busy_timeout))
+            .await
+            .unwrap()
+    }
+}
+
+/// A key that no other test has.
+pub fn fresh_key() -> RecordKey {
+    let mut bytes = [7; 32];
+    bytes[..16].copy_from_slice(Nonce::random().as_bytes());
+    RecordKey::from_bytes(bytes)
+}
+
+pub fn fingerprint(byte: u8) -> Fingerprint {
+    Fingerprint::new(Tag::from_u16(0x0101), [byte; 32])
+}
+
+pub fn terms() -> Terms {
+    Terms::new(Nonce::random(), LEASE, RETENTION)
+}
+
+pub fn response(body: &'static str) -> SavedResponse {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-odd", http::HeaderValue::from_bytes(b"\xe4\xff").unwrap());
+    SavedResponse::new(
+        StatusCode::CREATED,
+        headers,
+        Bytes::from_static(body.as_bytes()),
+        None,
+    )
+}
+
+/// Claims a fresh or free key.
+pub async fn claim(store: &dyn Store, key: &RecordKey, terms: &Terms) -> Claim {
+    match store.reserve(key, &fingerprint(1), terms).await.unwrap() {
+        Reservation::Acquired(claim) => claim,
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+pub async fn reserve(store: &dyn Store, key: &RecordKey) -> Reservation {
+    store.reserve(key, &fingerprint(1), &terms()).await.unwrap()
+}
+
+#[track_caller]
+pub fn assert_kind<T: std::fmt::Debug>(result: Result<T, StoreError>, kind: StoreErrorKind) {
+    assert_eq!(result.unwrap_err().kind(), kind);
+}
+
+#[track_caller]
+pub fn assert_replays(reservation: &Reservation, body: &'static str) {
+    match reservation {
+        Reservation::Replay(saved) => assert_eq!(*saved, response(body)),
+        other => panic!("not a replay: {other:?}"),
+    }
+}
+
+/// Polls until the condition holds; a test that waits in vain fails after a minute.
+pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
+    let limit = async {
+        while !condition().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), limit)
+        .await
+        .expect("the condition never held");
+}
+
+/// One number, read through this pool.
+pub async fn count(pool: &SqlitePool, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
+}
