@@ -38,6 +38,9 @@ mod tx;
 
 #[cfg(feature = "memory")]
 pub use self::store::memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use self::tx::{Tx, TxError, TxErrorKind};
 pub use self::{
     body::{RequestBody, ResponseBody},
     config::{OnInFlight, OnStoreFailure},
@@ -57,6 +60,3 @@ pub use self::{
     scope::{Scope, ScopeBy},
     service::Idempotency,
 };
-#[cfg(feature = "sqlite")]
-#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
-pub use self::tx::{Tx, TxError, TxErrorKind};
