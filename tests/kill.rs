@@ -1,6 +1,7 @@
 //! `kill -9` at random moments while clients charge and retry: each key is charged once, and answered once and for all.
 //!
-//! `KILLS=200 cargo test --release --features axum,sqlite --example payments --test kill -- --nocapture` tells the numbers of a long run.
+//! `KILLS=200 cargo test --features axum,sqlite --test kill -- --nocapture` makes a long run of it and tells the numbers,
+//! after `cargo build --features axum,sqlite --example payments`.
 #![cfg(all(unix, feature = "axum", feature = "sqlite"))]
 
 mod server;

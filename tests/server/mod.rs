@@ -35,19 +35,19 @@ use uuid::Uuid;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// An example, as cargo builds it beside the tests: `target/debug/deps/this-test` and `target/debug/examples/name`.
+///
+/// All tests together have it built; a single test does not, and must not pass by an old one.
 pub fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
-    let profile = test
-        .ancestors()
-        .nth(2)
-        .expect("the directory of the profile");
-    let example = profile
-        .join("examples")
-        .join(name)
-        .with_extension(std::env::consts::EXE_EXTENSION);
+    let profile = test.ancestors().nth(2).expect("the profile's directory");
+    let example = profile.join("examples").join(name);
+    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified());
+    let built = changed(&example).ok();
+    let sources = std::fs::read_to_string(example.with_extension("d")).unwrap_or_default();
+    let stale = |source: &str| changed(Path::new(source)).ok() > built;
     assert!(
-        example.is_file(),
-        "{} is missing: run all tests, or add `--example {name}` to the test command",
+        built.is_some() && !sources.split_whitespace().skip(1).any(stale),
+        "{} is missing or old: `cargo build --example {name}` makes it",
         example.display()
     );
     example
