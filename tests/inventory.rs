@@ -1,5 +1,4 @@
 //! What the inventory example promises.
-#![cfg(all(feature = "axum", feature = "sqlite"))]
 
 #[path = "../examples/inventory.rs"]
 #[allow(dead_code, reason = "its main listens on a socket")]

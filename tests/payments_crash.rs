@@ -1,5 +1,5 @@
 //! How the payments example ends: by its crash points, by a signal, and how its demo tells of it.
-#![cfg(all(unix, feature = "axum", feature = "sqlite"))]
+#![cfg(unix)]
 
 mod server;
 

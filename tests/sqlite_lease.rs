@@ -1,5 +1,10 @@
-#![cfg(feature = "sqlite")]
 //! `sqlite::LeaseStore` on a database file. Effects are read through a second pool.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests"
+)]
 
 mod sqlite_support;
 

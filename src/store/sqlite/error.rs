@@ -22,16 +22,22 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
             return StoreError::new(StoreErrorKind::Other, NotMigrated(error));
         }
         Some(_) => StoreErrorKind::Other,
-        None => match error {
-            sqlx::Error::Io(_)
+        None if is_unreachable(&error) => StoreErrorKind::Unavailable,
+        None => StoreErrorKind::Other,
+    };
+    StoreError::new(kind, error)
+}
+
+/// There was no database to ask, as far as sqlx itself could tell.
+fn is_unreachable(error: &sqlx::Error) -> bool {
+    matches!(
+        error,
+        sqlx::Error::Io(_)
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed
-            | sqlx::Error::BeginFailed => StoreErrorKind::Unavailable,
-            _ => StoreErrorKind::Other,
-        },
-    };
-    StoreError::new(kind, error)
+            | sqlx::Error::BeginFailed
+    )
 }
 
 /// Another connection holds a lock, and went on holding it for the whole busy timeout.

@@ -137,6 +137,26 @@ impl LeaseStore {
         retention: Duration,
     ) -> Result<(), StoreError> {
         let _busy = self.busy.with(claim.nonce());
+        loop {
+            if self.settle_row(claim, state, response, retention).await? {
+                return Ok(());
+            }
+            match self.read(claim.key()).await?.live() {
+                Some(live) if live.nonce == claim.nonce() && live.state == state => return Ok(()),
+                Some(_) => return Err(StoreErrorKind::LostClaim.into()),
+                // It expired in between, so it is the claim's to write.
+                None => {}
+            }
+        }
+    }
+
+    async fn settle_row(
+        &self,
+        claim: &Claim,
+        state: State,
+        response: Option<&SavedResponse>,
+        retention: Duration,
+    ) -> Result<bool, StoreError> {
         let settled = sqlx::query(sql::SETTLE)
             .bind(&claim.key().as_bytes()[..])
             .bind(i64::from(claim.fingerprint().tag().to_u16()))
@@ -151,13 +171,7 @@ impl LeaseStore {
             .execute(&self.pool)
             .await
             .map_err(failed)?;
-        if settled.rows_affected() > 0 {
-            return Ok(());
-        }
-        match self.read(claim.key()).await?.live() {
-            Some(live) if live.nonce == claim.nonce() && live.state == state => Ok(()),
-            _ => Err(StoreErrorKind::LostClaim.into()),
-        }
+        Ok(settled.rows_affected() > 0)
     }
 }
 

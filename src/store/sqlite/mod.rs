@@ -5,6 +5,7 @@ mod clock;
 mod error;
 mod lease;
 mod lease_sql;
+mod lookup;
 mod schema;
 mod settle;
 mod transaction;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use sqlx::{Sqlite, SqliteConnection, SqliteExecutor, SqlitePool};
+use sqlx::{Sqlite, SqlitePool};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -16,6 +16,7 @@ use tokio::{
 
 use super::{
     error::{failed, is_busy},
+    lookup::{Started, answer, read, start},
     schema::{self, Schema},
     settle::{Failure, commit, end, roll_back, save},
     transaction_sql as sql, upkeep,
@@ -25,8 +26,8 @@ use crate::{
     store::{
         Claim, Record, Reservation, Store, StoreKind, Terms,
         sql::{
-            ASK_AGAIN, Busy, Columns, End, Entry, Found, Guarded, Kept, Registry, Returned, Slot,
-            State, begin, report_unknown_not_written, report_unused,
+            ASK_AGAIN, Busy, End, Entry, Found, Guarded, Kept, Registry, Returned, Slot, State,
+            begin, report_unknown_not_written, report_unused,
         },
     },
 };
@@ -342,6 +343,10 @@ impl Store for TransactionStore {
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
+        // An absent record isn't worth a wait for the writer.
+        if read(&self.pool, key).await?.stored.is_none() {
+            return Ok(false);
+        }
         let _turn = self.turn().await?;
         let unexpired: Option<bool> = sqlx::query_scalar(sql::FORGET)
             .bind(&key.as_bytes()[..])
@@ -352,6 +357,13 @@ impl Store for TransactionStore {
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
+        let any: bool = sqlx::query_scalar(sql::ANY_EXPIRED)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed)?;
+        if !any {
+            return Ok(0);
+        }
         let _turn = self.turn().await?;
         upkeep::purge(&self.pool, sql::PURGE, limit).await
     }
@@ -369,51 +381,6 @@ const SCHEMA: Schema = Schema {
     name: "transactions",
     script: include_str!("transaction.sql"),
 };
-
-enum Started {
-    Free(Found),
-    Answered(Reservation),
-}
-
-/// Looks again under the lock, and sets the savepoint if the key is free.
-async fn start(
-    connection: &mut SqliteConnection,
-    key: &RecordKey,
-    fingerprint: &Fingerprint,
-) -> Result<Started, StoreError> {
-    let found = read(&mut *connection, key).await?;
-    if let Some(answer) = answer(&found, fingerprint)? {
-        return Ok(Started::Answered(answer));
-    }
-    sqlx::query(sql::SAVEPOINT)
-        .execute(connection)
-        .await
-        .map_err(failed)?;
-    Ok(Started::Free(found))
-}
-
-async fn read(executor: impl SqliteExecutor<'_>, key: &RecordKey) -> Result<Found, StoreError> {
-    let columns: Columns = sqlx::query_as(sql::READ)
-        .bind(&key.as_bytes()[..])
-        .fetch_one(executor)
-        .await
-        .map_err(failed)?;
-    Found::read(columns)
-}
-
-/// What the record answers; none if the key is free.
-fn answer(found: &Found, fingerprint: &Fingerprint) -> Result<Option<Reservation>, StoreError> {
-    let Some(live) = found.live() else {
-        return Ok(None);
-    };
-    Ok(Some(if live.fingerprint != *fingerprint {
-        Reservation::Mismatch(live.fingerprint)
-    } else if live.state == State::Completed {
-        Reservation::Replay(live.response()?)
-    } else {
-        Reservation::Unknown
-    }))
-}
 
 /// What the end of a claim means for giving it up.
 fn undone(verified: Result<(), StoreError>) -> Result<(), StoreError> {

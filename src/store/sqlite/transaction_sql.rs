@@ -34,6 +34,12 @@ pub(super) const FORGET: &str = concat!(
     now!()
 );
 
+pub(super) const ANY_EXPIRED: &str = concat!(
+    "SELECT EXISTS (SELECT 1 FROM tower_idempotency_transactions WHERE expires <= ",
+    now!(),
+    ")"
+);
+
 pub(super) const PURGE: &str = concat!(
     "DELETE FROM tower_idempotency_transactions WHERE rowid IN
          (SELECT rowid FROM tower_idempotency_transactions WHERE expires <= ",
@@ -47,7 +53,7 @@ mod tests {
 
     #[test]
     fn no_statement_binds_a_time() {
-        for sql in [READ, SAVE, FORGET, PURGE] {
+        for sql in [READ, SAVE, FORGET, ANY_EXPIRED, PURGE] {
             assert!(sql.contains(now!()), "the clock is SQLite's: {sql}");
             for operator in ["=", "<", ">", "<=", ">="] {
                 assert!(!sql.contains(&format!("expires {operator} ?")), "{sql}");
