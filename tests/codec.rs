@@ -50,10 +50,8 @@ fn hex(text: &str) -> Vec<u8> {
         .chars()
         .filter_map(|digit| digit.to_digit(16))
         .collect();
-    digits
-        .chunks(2)
-        .map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("a byte"))
-        .collect()
+    let byte = |pair: &[u32]| pair.iter().fold(0, |byte, digit| byte * 16 + digit);
+    digits.chunks(2).map(|pair| byte(pair) as u8).collect()
 }
 
 fn to_hex(bytes: &[u8]) -> String {
@@ -236,7 +234,7 @@ fn what_http_does_not_allow_is_a_tombstone() {
         "01 01 00c8 00000001 00000000 00000000 00000000 00",    // a header without a name
         "01 01 00c8 00000001 00000001 20 00000000 00000000 00", // a space for a name
         "01 01 00c8 00000001 00000001 61 00000001 0a 00000000 00", // a line feed in a value
-        "01 01 00c8 00000000 00000000 02",                      // neither trailers nor none
+        "01 01 00c8 00000000 00000000 02 00000000",             // neither trailers nor none
         "01 02 00c8 00000000 00000000 00",                      // an unknown kind
     ] {
         reads_as_tombstone(hex(record));

@@ -4,7 +4,12 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tower_idempotency::{MemoryStore, conformance::Harness, store::Store};
+use tokio::task::JoinSet;
+use tower_idempotency::{
+    MemoryStore,
+    conformance::{self, Harness},
+    store::Store,
+};
 
 struct Paused(Arc<dyn Store>);
 
@@ -46,7 +51,21 @@ mod through_arc_and_box {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_many_claimers_acquires_on_several_threads() {
     for _ in 0..20 {
-        tower_idempotency::conformance::reserving::one_of_many_claimers_acquires(&bare().await)
-            .await;
+        conformance::reserving::one_of_many_claimers_acquires(&bare().await).await;
     }
+}
+
+/// The clock moves under every check by what all of them let pass, which is less than the time they don't want to see the end of.
+#[tokio::test(start_paused = true)]
+async fn all_clauses_can_share_one_store_at_once() {
+    macro_rules! spawn {
+        ($group:ident::$clause:ident, ($checks:ident, $store:ident)) => {
+            let harness = Paused(Arc::clone(&$store));
+            $checks.spawn(async move { conformance::$group::$clause(&harness).await });
+        };
+    }
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let mut checks = JoinSet::new();
+    tower_idempotency::__conformance_clauses!(lease, [spawn](checks, store));
+    checks.join_all().await;
 }

@@ -4,6 +4,7 @@ use super::{
     Harness,
     case::{Case, LONG, SHORT, random_fingerprint, response, run_again, terms, terms_of},
 };
+use crate::store::RecordState;
 
 /// Clause 29.
 pub async fn an_expired_record_is_absent(harness: &dyn Harness) {
@@ -52,15 +53,21 @@ pub async fn renewing_moves_lease_and_expiry(harness: &dyn Harness) {
     let case = Case::new(harness, "32 renewing_moves_lease_and_expiry");
     let (sooner, gone) = (case.on_random_key(), case.on_random_key());
 
-    let claim = case.acquire(&terms_of(SHORT, SHORT)).await;
-    case.ok("renew", case.store.renew(&claim, LONG).await);
-    let claim = sooner.acquire(&terms_of(LONG, LONG)).await;
+    let claim = case.acquire(&terms()).await;
+    case.ok("renew", case.store.renew(&claim, LONG * 10).await);
+    let claim = sooner.acquire(&terms()).await;
     sooner.ok("renew", sooner.store.renew(&claim, SHORT).await);
     let claim = gone.acquire(&terms_of(LONG, SHORT)).await;
     gone.ok("renew", gone.store.renew(&claim, SHORT).await);
-
     harness.pass(SHORT * 2).await;
-    case.is_in_flight().await;
+
+    let record = case.inspect().await;
+    let later = record.as_ref().is_some_and(|record| {
+        let lease_moved =
+            matches!(record.state, RecordState::InFlight { lease_left } if lease_left > LONG * 9);
+        lease_moved && record.expires_in > LONG * 10
+    });
+    case.check(later, "lease and expiry to be later", &record);
     sooner.is_unknown().await;
     gone.is_free().await;
 }

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    Guard,
+    Guard, Shared,
     renewal::keep_renewed,
     settle::{Settlement, settle, tell},
 };
@@ -31,14 +31,14 @@ pub(super) fn complete(
     saved: SavedResponse,
     asked: Instant,
 ) {
-    let owed = guard.shared.settlements.owe(saved.size());
+    let owed = Owed::new(&guard.shared, saved.size());
     let settlement = Settlement::Complete(saved);
     spawn(guard, move |guard| async move {
         tokio::select! {
             () = repeat(&guard, &claim, settlement) => {}
             never = keep_renewed(&guard, &claim, asked, || {}) => match never {},
         }
-        guard.shared.settlements.settle(owed);
+        drop(owed);
         guard.shared.waiters.wake(claim.key());
     });
 }
@@ -53,8 +53,18 @@ pub(super) fn release(guard: &Arc<Guard>, claim: Arc<Claim>) {
 
 /// Abandons a claim whose handler was dropped. Once is enough: if the store doesn't hear it, the lease ends by itself.
 pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>) {
+    once(guard, claim, Settlement::Abandon);
+}
+
+/// Gives back what a reservation may have claimed whose answer was lost: its handler never runs, and a lapsed lease would
+/// read as a run of unknown outcome. Once is all, or every request to a store that is down would leave work behind.
+pub(super) fn give_back(guard: &Arc<Guard>, claim: Arc<Claim>) {
+    once(guard, claim, Settlement::Release);
+}
+
+fn once(guard: &Arc<Guard>, claim: Arc<Claim>, settlement: Settlement) {
     spawn(guard, move |guard| async move {
-        if let Err(error) = settle(&guard, &claim, Settlement::Abandon).await {
+        if let Err(error) = settle(&guard, &claim, settlement).await {
             event::settlement_failed(&claim, &error);
         }
         guard.shared.waiters.wake(claim.key());
@@ -66,7 +76,8 @@ async fn repeat(guard: &Guard, claim: &Arc<Claim>, settlement: Settlement) {
     let deadline = Instant::now() + guard.settings.retention;
     let mut pause = FIRST_PAUSE;
     loop {
-        match tell(guard, claim, settlement.clone()).await {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match tell(guard, claim, settlement.clone(), left).await {
             Ok(()) => return,
             Err(error) => {
                 event::settlement_failed(claim, &error);
@@ -108,15 +119,30 @@ impl Settlements {
         self.count.load(Ordering::Relaxed) >= settings.settlements
             || self.bytes.load(Ordering::Relaxed) >= settings.settlement_bytes
     }
+}
 
-    fn owe(&self, bytes: usize) -> usize {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        bytes
+/// One of them. It counts until it is dropped, be it with a runtime that ends.
+struct Owed {
+    shared: Arc<Shared>,
+    bytes: usize,
+}
+
+impl Owed {
+    fn new(shared: &Arc<Shared>, bytes: usize) -> Self {
+        let settlements = &shared.settlements;
+        settlements.count.fetch_add(1, Ordering::Relaxed);
+        settlements.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self {
+            shared: Arc::clone(shared),
+            bytes,
+        }
     }
+}
 
-    fn settle(&self, bytes: usize) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let settlements = &self.shared.settlements;
+        settlements.count.fetch_sub(1, Ordering::Relaxed);
+        settlements.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{Guard, background, store_call::within, subject::Subject};
 use crate::{
     Fingerprint, OnStoreFailure, RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
-    store::{Claim, Reservation, Terms},
+    store::{Claim, Reservation, StoreKind, Terms},
 };
 
 /// What is to be done with a request, now that the store was asked.
@@ -69,25 +69,49 @@ async fn ask(
     let terms = Terms::new(subject.nonce, settings.lease, settings.retention)
         .with_takeover(settings.takeover)
         .with_run_limit(settings.run_limit + settings.collect_limit + guard.call_limit);
-    let guard_too = Arc::clone(guard);
+    let (guard_too, asking) = (Arc::clone(guard), Arc::clone(guard));
+    let unheard = Claim::new(key, fingerprint, subject.nonce, 1, 0);
+    // A claim that comes late has work to do, too.
+    let counted = guard.settings.drain.token();
     within(
         guard.call_limit,
         StoreErrorKind::Unavailable,
-        async move { store.reserve(&key, &fingerprint, &terms).await },
+        async move {
+            let answer = store.reserve(&key, &fingerprint, &terms).await;
+            if answer
+                .as_ref()
+                .is_err_and(|error| may_have_claimed(&asking, error))
+            {
+                background::give_back(&asking, Arc::new(unheard));
+            }
+            answer
+        },
         move |late| {
             // Nobody waits for this claim any more: its handler must not run.
             if let Ok(Reservation::Acquired(claim)) = late {
                 background::release(&guard_too, Arc::new(claim));
             }
+            drop(counted);
         },
     )
     .await
 }
 
+/// Whether a claim may stand in the store that nobody will use: the answer to a call is lost more often than the call.
+fn may_have_claimed(guard: &Guard, error: &StoreError) -> bool {
+    guard.kind == StoreKind::Lease
+        && error.kind() != StoreErrorKind::Full
+        && !runs_unprotected(guard, error)
+}
+
+fn runs_unprotected(guard: &Guard, error: &StoreError) -> bool {
+    error.kind() == StoreErrorKind::Unavailable
+        && guard.settings.on_store_failure == OnStoreFailure::RunUnprotected
+}
+
 fn refused_by_store(guard: &Guard, subject: &Subject, asked: Instant, error: &StoreError) -> Turn {
     event::reserve_failed(&subject.record_key, error);
-    let unreachable = error.kind() == StoreErrorKind::Unavailable;
-    if unreachable && guard.settings.on_store_failure == OnStoreFailure::RunUnprotected {
+    if runs_unprotected(guard, error) {
         event::unprotected(&subject.record_key);
         let claim = Claim::new(subject.record_key, subject.fingerprint, subject.nonce, 1, 0);
         return Turn::Run(Claimed {

@@ -1,12 +1,13 @@
-use std::{convert::Infallible, future::pending, sync::Arc};
+use std::{convert::Infallible, future::pending, mem, sync::Arc};
 
-use http::{HeaderMap, Request, Response, header, response::Parts};
+use http::{Request, Response, response::Parts};
 use http_body::Body;
 use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
 use super::{
     Guard, background,
+    guard::content_type_starts_with,
     renewal::keep_renewed,
     reserve::Claimed,
     settle::{Settled, Settlement},
@@ -18,20 +19,29 @@ use crate::{
     body::{Collected, Collector, Stop},
     drain::DrainToken,
     event,
-    store::Claim,
+    store::{Claim, StoreKind},
 };
 
-/// One run of the handler under a claim. Dropped before it is settled, it settles itself in the background:
-/// released if the handler had not started, abandoned if it had.
+/// One run of the handler under a claim. Dropped before it is settled, it settles itself in the background, by its [`Stage`].
 pub(super) struct Run {
     pub(super) guard: Arc<Guard>,
     pub(super) claim: Arc<Claim>,
     pub(super) protected: bool,
     context: IdempotencyContext,
     pub(super) asked: Instant,
-    started: bool,
-    settled: bool,
+    stage: Stage,
     _counted: DrainToken,
+}
+
+/// How far a run has come, and so what becomes of its claim if it is dropped there.
+enum Stage {
+    /// The handler has not started: released.
+    Claimed,
+    /// It may have done anything: abandoned.
+    Running,
+    /// It has answered: settled as was decided, for a finished effect must not be abandoned.
+    Settling(Settlement),
+    Settled,
 }
 
 /// What became of the handler: how to settle the claim, and what its caller gets if that works.
@@ -74,8 +84,7 @@ impl Run {
             protected,
             context,
             asked,
-            started: false,
-            settled: false,
+            stage: Stage::Claimed,
             _counted: guard.settings.drain.token(),
         };
         (run, Request::from_parts(parts, body))
@@ -91,7 +100,7 @@ impl Run {
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
         R: Body,
     {
-        self.started = true;
+        self.stage = Stage::Running;
         if self.context.is_takeover() {
             event::takeover(&self.claim);
         }
@@ -103,8 +112,9 @@ impl Run {
         if outcome.interrupted {
             Arc::make_mut(&mut self.claim).set_interrupted();
         }
+        self.stage = Stage::Settling(outcome.settlement.clone());
         let settled = self.settle(outcome.settlement).await;
-        self.settled = true;
+        self.stage = Stage::Settled;
         self.guard.shared.waiters.wake(self.claim.key());
         match (settled, outcome.reply) {
             // The wrapped service's own error reaches the caller unchanged, whatever became of the claim.
@@ -180,7 +190,7 @@ impl Run {
     ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
         let settings = &self.guard.settings;
         let mut collector = Collector::new(body, settings.response_limit);
-        let stopped = if is_event_stream(&parts.headers) {
+        let stopped = if content_type_starts_with(&parts.headers, b"text/event-stream") {
             Ok(Ok(Err(Stop::TooLarge)))
         } else {
             timeout(settings.collect_limit, catch(collector.collect())).await
@@ -214,26 +224,22 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if self.settled {
-            return;
-        }
-        let mut claim = Arc::clone(&self.claim);
         if !self.protected {
             return;
         }
-        if self.started {
-            Arc::make_mut(&mut claim).set_interrupted();
-            background::abandon(&self.guard, claim);
-        } else {
-            background::release(&self.guard, claim);
+        match mem::replace(&mut self.stage, Stage::Settled) {
+            Stage::Claimed => background::release(&self.guard, Arc::clone(&self.claim)),
+            Stage::Running => {
+                Arc::make_mut(&mut self.claim).set_interrupted();
+                background::abandon(&self.guard, Arc::clone(&self.claim));
+            }
+            Stage::Settling(settlement) if self.guard.kind == StoreKind::Lease => {
+                self.settle_later(settlement);
+            }
+            // The call that is under way ends the transaction by itself.
+            Stage::Settling(_) | Stage::Settled => {}
         }
     }
 }
 
 struct BodyFailed;
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
-}

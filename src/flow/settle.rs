@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Guard, background,
@@ -47,13 +47,16 @@ impl Run {
             return Settled::Otherwise(from_record(&self.guard, &self.claim).await);
         }
         match self.guard.kind {
-            StoreKind::Lease => self.settle_later(settlement),
+            StoreKind::Lease => {
+                self.settle_later(settlement);
+                Settled::AsMeant
+            }
             StoreKind::Transaction => self.resolve(settlement, error).await,
         }
     }
 
     /// A lease store failed. The handler's answer stands, and the store will be told when it is back.
-    fn settle_later(&self, settlement: Settlement) -> Settled {
+    pub(super) fn settle_later(&self, settlement: Settlement) {
         match settlement {
             Settlement::Complete(saved) => {
                 background::complete(&self.guard, Arc::clone(&self.claim), saved, self.asked);
@@ -62,7 +65,6 @@ impl Run {
             // The lease ends by itself, which comes to the same.
             Settlement::Abandon => {}
         }
-        Settled::AsMeant
     }
 
     /// A transaction store failed: nothing happened, unless `COMMIT` was sent and its answer is missing.
@@ -114,30 +116,31 @@ pub(super) async fn settle(
     claim: &Arc<Claim>,
     settlement: Settlement,
 ) -> Result<(), StoreError> {
+    tell(guard, claim, settlement, guard.call_limit).await
+}
+
+/// Tells the store, and waits for its answer at most for `limit`.
+pub(super) async fn tell(
+    guard: &Guard,
+    claim: &Arc<Claim>,
+    settlement: Settlement,
+    limit: Duration,
+) -> Result<(), StoreError> {
     let elapsed = match settlement {
         // Nobody knows then whether it was written.
         Settlement::Complete(_) => StoreErrorKind::OutcomeUnknown,
         Settlement::Release | Settlement::Abandon => StoreErrorKind::Unavailable,
     };
-    let call = tell(guard, claim, settlement);
-    within(guard.call_limit, elapsed, call, ignore).await
-}
-
-/// One call of the store, without a limit.
-pub(super) fn tell(
-    guard: &Guard,
-    claim: &Arc<Claim>,
-    settlement: Settlement,
-) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
     let (store, claim) = (Arc::clone(&guard.store), Arc::clone(claim));
     let retention = guard.settings.retention;
-    async move {
+    let call = async move {
         match settlement {
             Settlement::Complete(saved) => store.complete(&claim, &saved, retention).await,
             Settlement::Release => store.release(&claim).await,
             Settlement::Abandon => store.abandon(&claim, retention).await,
         }
-    }
+    };
+    within(limit, elapsed, call, ignore).await
 }
 
 /// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.
@@ -146,6 +149,10 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Turn {
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
     match within(guard.call_limit, elapsed, inspection, ignore).await {
+        Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
+            // Not comparable here. A retry, which has the request, will be told.
+            Turn::Refuse(RejectionKind::StoreUnavailable)
+        }
         Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
             Turn::Refuse(RejectionKind::KeyReused)
         }

@@ -6,21 +6,27 @@ use std::{
 
 use tokio::runtime::Handle;
 
+use super::unwind::{Panicked, catch};
 use crate::{StoreError, StoreErrorKind};
 
 /// Waits for a call of the store, at most for `limit`; then the error has the kind `elapsed`.
 ///
 /// The limit ends the wait, and so does a caller that goes away, but never the call: a `BEGIN` or `COMMIT` that is dropped
 /// half-way leaves a pooled connection inside a transaction, or commits unseen. The call then goes on by itself,
-/// and what it finds is given to `late`.
+/// and what it finds is given to `late`. A call that panics has failed, and is no reason to give up a run.
 pub(super) async fn within<T: Send + 'static>(
     limit: Duration,
     elapsed: StoreErrorKind,
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     late: impl FnOnce(Result<T, StoreError>) + Send + Unpin + 'static,
 ) -> Result<T, StoreError> {
+    let call = async move {
+        let answer = catch(call).await;
+        answer.unwrap_or_else(|Panicked| Err(panicked(elapsed)))
+    };
     let call = StoreCall {
         pending: Some((Box::pin(call), late)),
+        runtime: Handle::current(),
     };
     match tokio::time::timeout(limit, call).await {
         Ok(result) => result,
@@ -33,8 +39,20 @@ pub(super) fn ignore<T>(_late: Result<T, StoreError>) {}
 
 type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// A store that panics was reached. What it did before is known no better than after a call that ran into its limit.
+fn panicked(elapsed: StoreErrorKind) -> StoreError {
+    let kind = if elapsed == StoreErrorKind::Unavailable {
+        StoreErrorKind::Other
+    } else {
+        elapsed
+    };
+    StoreError::new(kind, "the store panicked")
+}
+
 struct StoreCall<T: Send + 'static, L: FnOnce(T) + Send + 'static> {
     pending: Option<(Call<T>, L)>,
+    /// Kept, because a future may be dropped outside of its runtime.
+    runtime: Handle,
 }
 
 impl<T: Send, L: FnOnce(T) + Send + Unpin> Future for StoreCall<T, L> {
@@ -52,9 +70,8 @@ impl<T: Send, L: FnOnce(T) + Send + Unpin> Future for StoreCall<T, L> {
 
 impl<T: Send + 'static, L: FnOnce(T) + Send + 'static> Drop for StoreCall<T, L> {
     fn drop(&mut self) {
-        // Without a runtime there is nothing left that could poll it.
-        if let (Some((call, late)), Ok(runtime)) = (self.pending.take(), Handle::try_current()) {
-            runtime.spawn(async move { late(call.await) });
+        if let Some((call, late)) = self.pending.take() {
+            self.runtime.spawn(async move { late(call.await) });
         }
     }
 }

@@ -53,11 +53,15 @@ where
         match look(guard, subject).await {
             Look::Running => {}
             Look::Failed => return Ok((Turn::Refuse(RejectionKind::StoreUnavailable), None)),
-            Look::Done => match reserve(guard, subject).await {
+            Look::Answered => match reserve(guard, subject).await {
                 Turn::InFlight => {}
                 // It expired between the two calls: nothing is ready to run it.
-                Turn::Run(claimed) => background::release(guard, Arc::new(claimed.claim)),
-                turn @ (Turn::Replay(_) | Turn::Refuse(_)) => return Ok((turn, None)),
+                Turn::Run(claimed) if claimed.protected => {
+                    background::release(guard, Arc::new(claimed.claim));
+                }
+                turn @ (Turn::Run(_) | Turn::Replay(_) | Turn::Refuse(_)) => {
+                    return Ok((turn, None));
+                }
             },
             Look::Free => {
                 let mut service = unready.clone();
@@ -90,7 +94,8 @@ where
 
 enum Look {
     Running,
-    Done,
+    /// It is done, or another request's: a reservation tells, and runs nothing.
+    Answered,
     /// Nothing is recorded, or a run that may be taken over.
     Free,
     Failed,
@@ -101,9 +106,10 @@ async fn look(guard: &Guard, subject: &Subject) -> Look {
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
     match within(guard.call_limit, elapsed, inspection, ignore).await {
+        Ok(Some(record)) if record.fingerprint != subject.fingerprint => Look::Answered,
         Ok(Some(record)) => match record.state {
             RecordState::InFlight { .. } => Look::Running,
-            RecordState::Completed(_) => Look::Done,
+            RecordState::Completed(_) => Look::Answered,
             RecordState::Unknown => Look::Free,
         },
         Ok(None) => Look::Free,
@@ -132,13 +138,14 @@ impl Waiters {
         if self.total.load(Ordering::Relaxed) >= settings.waiters {
             return None;
         }
-        let waited = keys.entry(key).or_insert_with(|| Waited {
-            ended: watch::Sender::new(()),
-            count: 0,
-        });
-        if waited.count >= settings.waiters_per_key {
+        let count = keys.get(&key).map_or(0, |waited| waited.count);
+        if count >= settings.waiters_per_key {
             return None;
         }
+        let waited = keys.entry(key).or_insert_with(|| Waited {
+            ended: watch::Sender::new(()),
+            count,
+        });
         waited.count += 1;
         self.total.fetch_add(1, Ordering::SeqCst);
         Some(Ticket {

@@ -1,5 +1,5 @@
 //! A database file per test, and short names for what a store is called with.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use std::{future::Future, time::Duration};
 

@@ -5,6 +5,12 @@
     reason = "each test binary uses some of it"
 )]
 
+pub mod body;
+pub mod faulty;
+pub mod handler;
+pub mod probe;
+pub mod spy;
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

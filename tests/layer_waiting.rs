@@ -1,0 +1,293 @@
+//! `OnInFlight::Wait`: a duplicate waits for the first run, holds nothing meanwhile, and ends with its caller.
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use support::{
+    Body,
+    faulty::{Call, Fault, FaultyStore, pass},
+    post,
+    probe::{Probe, answer, created, spawn_send},
+    send,
+};
+use tokio::time::Instant;
+use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimitLayer};
+use tower_idempotency::{
+    IdempotencyLayer, MemoryStore, OnInFlight, RejectionKind, RequestBody, ScopeBy, StoreErrorKind,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn waiting(store: &FaultyStore) -> IdempotencyLayer {
+    IdempotencyLayer::new(store.clone(), ScopeBy::single_tenant())
+        .with_on_in_flight(OnInFlight::Wait(LIMIT))
+}
+
+fn memory() -> FaultyStore {
+    FaultyStore::new(MemoryStore::new())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_of_the_same_layer_is_woken_at_once() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    let service = waiting(&store).layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    let waiter = spawn_send(&service, post("k", "{}"));
+    store.reached(Call::Inspect, 1).await;
+    pass(Duration::from_millis(1)).await;
+
+    let opened = Instant::now();
+    probe.open();
+
+    assert!(waiter.await.expect("an answer").is_replay());
+    assert_eq!(opened.elapsed(), Duration::ZERO);
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+    assert_eq!(probe.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_of_another_layer_looks_often_at_first_and_then_every_second() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    let [one, other] = [&store, &store].map(|store| waiting(store).layer(probe.service::<Body>()));
+    let first = spawn_send(&one, post("k", "{}"));
+    probe.started(1).await;
+    let waiter = spawn_send(&other, post("k", "{}"));
+    pass(Duration::from_secs(10)).await;
+    // At 0, 50, 150, 350, 750 and 1550 ms, and every second from then on.
+    assert_eq!(store.count(Call::Inspect), 14);
+
+    let opened = Instant::now();
+    probe.open();
+
+    assert!(waiter.await.expect("an answer").is_replay());
+    assert!(opened.elapsed() <= Duration::from_secs(1));
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+    assert_eq!((probe.runs(), store.count(Call::Reserve)), (1, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_gets_409_when_its_limit_is_over() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    let service = waiting(&store).layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+
+    let asked = Instant::now();
+    let refused = send(&service, post("k", "{}")).await;
+
+    assert_eq!(refused.rejection(), Some(RejectionKind::InFlight));
+    assert_eq!(asked.elapsed(), LIMIT);
+    probe.open();
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+    assert_eq!(probe.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_first_run_did_nothing_exactly_one_waiter_runs_and_the_others_get_its_answer() {
+    let store = memory();
+    let probe = Probe::answering(|run| match run {
+        1 => Ok(answer(StatusCode::NOT_FOUND, "not yet")),
+        run => Ok(created(run)),
+    });
+    let probe = probe.shut();
+    let service = waiting(&store).layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    let waiters = [(); 8].map(|()| spawn_send(&service, post("k", "{}")));
+    store.reached(Call::Inspect, 8).await;
+    probe.let_through(1);
+    probe.started(2).await;
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(probe.runs(), 2);
+    probe.open();
+
+    let mut replays = 0;
+    for waiter in waiters {
+        let waited = waiter.await.expect("an answer");
+        assert_eq!(waited.text(), "run 2");
+        replays += usize::from(waited.is_replay());
+    }
+    assert_eq!(replays, 7);
+    assert_eq!(first.await.expect("an answer").text(), "not yet");
+    assert_eq!(probe.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_ends_with_its_caller_and_leaves_its_place_to_another() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    let service = waiting(&store)
+        .with_waiter_bounds(1, 1)
+        .layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+
+    for inspected in 1..=5 {
+        let waiter = spawn_send(&service, post("k", "{}"));
+        store.reached(Call::Inspect, inspected).await;
+        // Its place is taken: this one is refused at once.
+        let refused = send(&service, post("k", "{}")).await;
+        assert_eq!(refused.rejection(), Some(RejectionKind::InFlight));
+        waiter.abort();
+        assert!(waiter.await.expect_err("aborted").is_cancelled());
+    }
+    pass(LIMIT).await;
+    assert_eq!(store.count(Call::Inspect), 5, "nobody looks any more");
+    probe.open();
+
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+    assert_eq!(probe.runs(), 1);
+    store.all_calls_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_gives_its_permit_back() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    let limited = ConcurrencyLimitLayer::new(2).layer(probe.service::<Body>());
+    let service = waiting(&store).layer(limited);
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    let waiter = spawn_send(&service, post("k", "{}"));
+    store.reached(Call::Inspect, 1).await;
+
+    probe.let_through(2);
+    let other = send(&service, post("other", "{}")).await;
+
+    assert_eq!(other.text(), "run 2");
+    assert!(!waiter.is_finished());
+    probe.open();
+    assert!(waiter.await.expect("an answer").is_replay());
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+}
+
+/// Fails to become ready, or never does, once it was told to.
+#[derive(Clone)]
+struct Unready<S> {
+    inner: S,
+    told: Arc<AtomicBool>,
+    readiness: Poll<Result<(), &'static str>>,
+}
+
+impl<S> Service<Request<RequestBody<Body>>> for Unready<S>
+where
+    S: Service<Request<RequestBody<Body>>, Response = Response<Full<bytes::Bytes>>>,
+    S: Service<Request<RequestBody<Body>>, Error = &'static str>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        match self.told.load(Ordering::SeqCst) {
+            true => self.readiness,
+            false => self.inner.poll_ready(cx),
+        }
+    }
+
+    fn call(&mut self, request: Request<RequestBody<Body>>) -> S::Future {
+        self.inner.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_may_run_gets_the_service_s_own_readiness_within_its_limit() {
+    for readiness in [Poll::Ready(Err("closed")), Poll::Pending] {
+        let store = memory();
+        let probe =
+            Probe::answering(|_| Ok(answer(StatusCode::NOT_FOUND, "no such account"))).shut();
+        let told = Arc::new(AtomicBool::new(false));
+        let service = waiting(&store).layer(Unready {
+            inner: probe.service::<Body>(),
+            told: Arc::clone(&told),
+            readiness,
+        });
+        let first = spawn_send(&service, post("k", "{}"));
+        probe.started(1).await;
+        let asked = Instant::now();
+        let waiter = tokio::spawn(service.clone().oneshot(post("k", "{}")));
+        store.reached(Call::Inspect, 1).await;
+
+        told.store(true, Ordering::SeqCst);
+        probe.open();
+        let waited = waiter.await.expect("no panic");
+
+        match readiness {
+            Poll::Ready(_) => assert_eq!(waited.expect_err("not ready"), "closed"),
+            Poll::Pending => {
+                let refused = support::read(waited.expect("a response")).await;
+                assert_eq!(refused.rejection(), Some(RejectionKind::InFlight));
+                assert_eq!(asked.elapsed(), LIMIT);
+            }
+        }
+        assert_eq!(first.await.expect("an answer").status(), 404);
+        // It readied the service before it reserved: no claim is left behind.
+        assert_eq!((probe.runs(), store.count(Call::Reserve)), (1, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_key_goes_to_another_request_gets_422_while_that_runs() {
+    let store = memory();
+    let probe = Probe::answering(|_| Ok(answer(StatusCode::NOT_FOUND, "no such account"))).shut();
+    let [one, other] = [&store, &store].map(|store| waiting(store).layer(probe.service::<Body>()));
+    let first = spawn_send(&one, post("k", "{}"));
+    probe.started(1).await;
+    let waiter = spawn_send(&other, post("k", "{}"));
+    store.reached(Call::Inspect, 1).await;
+
+    probe.let_through(1);
+    assert_eq!(first.await.expect("an answer").status(), 404);
+    let second = spawn_send(&one, post("k", "{\"other\":1}"));
+    probe.started(2).await;
+
+    let waited = waiter.await.expect("an answer");
+    assert_eq!(waited.rejection(), Some(RejectionKind::KeyReused));
+    probe.open();
+    assert_eq!(second.await.expect("an answer").status(), 404);
+    assert_eq!(probe.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_can_not_look_gets_503_and_the_first_run_goes_on() {
+    let faults = [
+        Fault::Fails(StoreErrorKind::Unavailable),
+        Fault::Fails(StoreErrorKind::Other),
+        Fault::Hangs,
+        Fault::Panics,
+    ];
+    for fault in faults {
+        let (store, probe) = (memory(), Probe::new().shut());
+        store.then(Call::Inspect, fault);
+        let service = waiting(&store).layer(probe.service::<Body>());
+        let first = spawn_send(&service, post("k", "{}"));
+        probe.started(1).await;
+
+        let refused = send(&service, post("k", "{}")).await;
+
+        let kind = Some(RejectionKind::StoreUnavailable);
+        assert_eq!(refused.rejection(), kind, "{fault:?}");
+        probe.open();
+        assert_eq!(first.await.expect("an answer").text(), "run 1");
+        assert!(send(&service, post("k", "{}")).await.is_replay());
+        assert_eq!(probe.runs(), 1);
+        store.let_go();
+        store.all_calls_ended().await;
+    }
+}
+
+#[test]
+#[should_panic(expected = "with_on_in_flight(Wait)")]
+fn a_wait_for_ever_is_refused() {
+    let layer = IdempotencyLayer::new(MemoryStore::new(), ScopeBy::single_tenant())
+        .with_on_in_flight(OnInFlight::Wait(Duration::MAX));
+    drop(layer.layer(Probe::new().service::<Body>()));
+}
