@@ -4,17 +4,19 @@
 //! [`Store`](store::Store), the handler runs, its response is saved, and every retry with the same key gets that response.
 //!
 //! ```
+//! use std::convert::Infallible;
+//!
 //! use http::{Request, Response};
 //! use http_body_util::Full;
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //! use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, ScopeBy};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), std::convert::Infallible> {
+//! # async fn main() -> Result<(), Infallible> {
 //! type Body = Full<bytes::Bytes>;
 //!
 //! let charge = service_fn(|_request: Request<RequestBody<Body>>| async {
-//!     Ok(Response::new(Body::from("charged")))
+//!     Ok::<_, Infallible>(Response::new(Body::from("charged")))
 //! });
 //! let service = ServiceBuilder::new()
 //!     .layer(IdempotencyLayer::new(MemoryStore::new(), ScopeBy::single_tenant()))
