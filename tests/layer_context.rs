@@ -196,12 +196,12 @@ mod attaching {
             fingerprint: &Fingerprint,
             terms: &Terms,
         ) -> Result<Reservation, StoreError> {
-            Ok(match self.0.reserve(key, fingerprint, terms).await? {
-                Reservation::Acquired(claim) => {
-                    Reservation::Acquired(claim.with_attachment(Attached("from the store")))
-                }
-                other => other,
-            })
+            let reserved = self.0.reserve(key, fingerprint, terms).await?;
+            let Reservation::Acquired(claim) = reserved else {
+                return Ok(reserved);
+            };
+            let claim = claim.with_attachment(Attached("from the store"));
+            Ok(Reservation::Acquired(claim))
         }
 
         async fn renew(&self, claim: &Claim, lease: Duration) -> Result<(), StoreError> {

@@ -39,85 +39,87 @@ fn of_kind(kind: StoreKind) -> IdempotencyLayer {
     layer(Spy::over(MemoryStore::new(), kind))
 }
 
+/// What is set, and what the message must name.
+const CONTRADICTIONS: [(Setting, &[&str]); 22] = [
+    (|layer| layer.with_lease(ZERO), &["with_lease"]),
+    (
+        |layer| layer.with_lease(MAX).with_retention(MAX),
+        &["with_lease"],
+    ),
+    (|layer| layer.with_retention(ZERO), &["with_retention"]),
+    (|layer| layer.with_retention(MAX), &["with_retention"]),
+    (|layer| layer.with_run_limit(ZERO), &["with_run_limit"]),
+    (|layer| layer.with_run_limit(MAX), &["with_run_limit"]),
+    (
+        |layer| layer.with_collect_limit(ZERO),
+        &["with_collect_limit"],
+    ),
+    (
+        |layer| layer.with_collect_limit(MAX),
+        &["with_collect_limit"],
+    ),
+    (
+        |layer| layer.with_store_call_limit(ZERO),
+        &["with_store_call_limit"],
+    ),
+    (
+        |layer| layer.with_store_call_limit(MAX),
+        &["with_store_call_limit"],
+    ),
+    (
+        |layer| layer.with_retention(seconds(29)),
+        &["with_retention (29s)", "with_lease (30s)"],
+    ),
+    (
+        |layer| {
+            layer
+                .with_lease(seconds(30))
+                .with_store_call_limit(seconds(11))
+        },
+        &["with_store_call_limit (11s)", "with_lease (30s)"],
+    ),
+    (
+        |layer| layer.with_on_in_flight(OnInFlight::Wait(ZERO)),
+        &["with_on_in_flight"],
+    ),
+    (
+        |layer| layer.with_on_in_flight(OnInFlight::Wait(MAX)),
+        &["with_on_in_flight"],
+    ),
+    (
+        |layer| layer.with_key_format(KeyFormat::default().with_max_length(0)),
+        &["with_key_format"],
+    ),
+    (
+        |layer| layer.with_key_format(KeyFormat::default().with_max_length(256)),
+        &["with_key_format"],
+    ),
+    (
+        |layer| layer.with_key_format(KeyFormat::default().with_min_length(256)),
+        &["with_key_format"],
+    ),
+    (
+        |layer| layer.with_key_format(KeyFormat::uuid().with_max_length(35)),
+        &["with_key_format"],
+    ),
+    (
+        |layer| layer.with_key_format(KeyFormat::uuid().with_min_length(37)),
+        &["with_key_format"],
+    ),
+    (|layer| layer.with_methods([]), &["with_methods"]),
+    (
+        |layer| layer.with_methods([Method::POST, Method::GET]),
+        &["with_methods"],
+    ),
+    (
+        |layer| layer.with_methods([Method::HEAD]),
+        &["with_methods"],
+    ),
+];
+
 #[test]
 fn a_contradiction_panics_naming_its_settings() {
-    let cases: [(Setting, &[&str]); 22] = [
-        (|layer| layer.with_lease(ZERO), &["with_lease"]),
-        (
-            |layer| layer.with_lease(MAX).with_retention(MAX),
-            &["with_lease"],
-        ),
-        (|layer| layer.with_retention(ZERO), &["with_retention"]),
-        (|layer| layer.with_retention(MAX), &["with_retention"]),
-        (|layer| layer.with_run_limit(ZERO), &["with_run_limit"]),
-        (|layer| layer.with_run_limit(MAX), &["with_run_limit"]),
-        (
-            |layer| layer.with_collect_limit(ZERO),
-            &["with_collect_limit"],
-        ),
-        (
-            |layer| layer.with_collect_limit(MAX),
-            &["with_collect_limit"],
-        ),
-        (
-            |layer| layer.with_store_call_limit(ZERO),
-            &["with_store_call_limit"],
-        ),
-        (
-            |layer| layer.with_store_call_limit(MAX),
-            &["with_store_call_limit"],
-        ),
-        (
-            |layer| layer.with_retention(seconds(29)),
-            &["with_retention (29s)", "with_lease (30s)"],
-        ),
-        (
-            |layer| {
-                layer
-                    .with_lease(seconds(30))
-                    .with_store_call_limit(seconds(11))
-            },
-            &["with_store_call_limit (11s)", "with_lease (30s)"],
-        ),
-        (
-            |layer| layer.with_on_in_flight(OnInFlight::Wait(ZERO)),
-            &["with_on_in_flight"],
-        ),
-        (
-            |layer| layer.with_on_in_flight(OnInFlight::Wait(MAX)),
-            &["with_on_in_flight"],
-        ),
-        (
-            |layer| layer.with_key_format(KeyFormat::default().with_max_length(0)),
-            &["with_key_format"],
-        ),
-        (
-            |layer| layer.with_key_format(KeyFormat::default().with_max_length(256)),
-            &["with_key_format"],
-        ),
-        (
-            |layer| layer.with_key_format(KeyFormat::default().with_min_length(256)),
-            &["with_key_format"],
-        ),
-        (
-            |layer| layer.with_key_format(KeyFormat::uuid().with_max_length(35)),
-            &["with_key_format"],
-        ),
-        (
-            |layer| layer.with_key_format(KeyFormat::uuid().with_min_length(37)),
-            &["with_key_format"],
-        ),
-        (|layer| layer.with_methods([]), &["with_methods"]),
-        (
-            |layer| layer.with_methods([Method::POST, Method::GET]),
-            &["with_methods"],
-        ),
-        (
-            |layer| layer.with_methods([Method::HEAD]),
-            &["with_methods"],
-        ),
-    ];
-    for (number, (set, names)) in cases.into_iter().enumerate() {
+    for (number, (set, names)) in CONTRADICTIONS.into_iter().enumerate() {
         let message = panic_of(&set(layer(MemoryStore::new())));
         let message = message.unwrap_or_else(|| panic!("case {number} ({names:?}) was accepted"));
         for name in names {

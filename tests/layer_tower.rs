@@ -125,7 +125,7 @@ async fn an_error_of_poll_ready_reaches_the_caller() {
     let (mock, mut handle) = mock::pair::<Request<RequestBody<Body>>, Response<Body>>();
     let mut service = layer(MemoryStore::new()).layer(mock);
     handle.send_error("closed");
-    let error = service.ready().await.err().expect("an error");
+    let error = service.ready().await.map(drop).expect_err("an error");
     assert_eq!(error.to_string(), "closed");
 }
 
@@ -253,7 +253,7 @@ async fn load_shedding_inside_works_and_replays_are_not_shed() {
     let slow = tokio::spawn(call("slow"));
     gate.reached().await;
 
-    let shed = call("new").await.err().expect("an error");
+    let shed = call("new").await.map(drop).expect_err("an error");
     let replay = call("done").await.expect("an answer");
 
     assert!(shed.is::<tower::load_shed::error::Overloaded>());

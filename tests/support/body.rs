@@ -104,7 +104,7 @@ impl http_body::Body for Script {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.hint.clone()
+        self.hint
     }
 }
 

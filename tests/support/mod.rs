@@ -4,6 +4,10 @@
     unreachable_pub,
     reason = "each test binary uses some of it"
 )]
+#![allow(
+    clippy::panic,
+    reason = "a test fails by it, and some handlers are to panic"
+)]
 
 pub mod body;
 pub mod faulty;
