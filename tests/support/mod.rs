@@ -7,6 +7,7 @@
 
 pub mod faulty;
 pub mod probe;
+pub mod server;
 
 use std::sync::{
     Arc,
