@@ -284,3 +284,63 @@ async fn the_spawn_closure_carries_task_locals_into_the_run() {
     assert_eq!((carried.text(), plain.text()), ("alice", "nobody"));
     assert_eq!(spawned.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn a_caller_dropped_outside_of_its_runtime_leaves_no_store_call_half_done() {
+    let (store, drain, probe) = (memory(), Drain::new(), Probe::new());
+    store.then(Call::Reserve, Fault::AnswersLate);
+    let service = layer(&store, &drain).layer(probe.service::<Body>());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut call = Box::pin(service.clone().oneshot(post("k", "{}")));
+    runtime.block_on(async {
+        tokio::select! {
+            biased;
+            _ = &mut call => panic!("the store hangs"),
+            () = store.reached(Call::Reserve, 1) => {}
+        }
+    });
+    drop(call);
+
+    runtime.block_on(async {
+        store.let_go();
+        assert_eq!(drain.wait(MINUTE).await, 0);
+        store.all_calls_ended().await;
+        assert_eq!((probe.runs(), store.count(Call::Release)), (0, 1));
+        assert_eq!(send(&service, post("k", "{}")).await.text(), "run 1");
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_in_mid_run_leaves_a_claim_whose_lease_ends_and_nothing_counted() {
+    for detached in [true, false] {
+        let (store, drain, probe) = (memory(), Drain::new(), Probe::new().shut());
+        let service = layer(&store, &drain)
+            .with_detached(detached)
+            .layer(probe.service::<Body>());
+        let runtime = || {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .expect("a runtime")
+        };
+        let first = runtime();
+        let caller = first.block_on(async {
+            let caller = spawn_send(&service, post("k", "{}"));
+            probe.started(1).await;
+            caller
+        });
+        drop(first);
+        assert_eq!((drain.running(), probe.effects()), (0, 0));
+
+        let second = runtime();
+        let retried = second.block_on(send(&service, post("k", "{}")));
+        assert_eq!(retried.rejection(), Some(RejectionKind::InFlight));
+        assert!(caller.is_finished());
+        assert_eq!(probe.runs(), 1);
+    }
+}

@@ -56,6 +56,7 @@ struct Inner {
     script: Mutex<Script>,
     counts: watch::Sender<Counts>,
     let_go: watch::Sender<bool>,
+    interrupted: Mutex<Vec<bool>>,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +81,7 @@ impl FaultyStore {
             script: Mutex::default(),
             counts: watch::Sender::default(),
             let_go: watch::Sender::new(false),
+            interrupted: Mutex::default(),
         }))
     }
 
@@ -137,6 +139,15 @@ impl FaultyStore {
         let mut counts = self.0.counts.subscribe();
         let ended = counts.wait_for(|counts| counts.running == 0).await;
         assert_eq!(ended.expect("the store lives").dropped, 0, "dropped calls");
+    }
+
+    /// Of each claim that was abandoned, whether its run was interrupted.
+    pub fn interrupted(&self) -> Vec<bool> {
+        self.0
+            .interrupted
+            .lock()
+            .expect("no panic with the lock")
+            .clone()
     }
 
     fn script(&self) -> std::sync::MutexGuard<'_, Script> {
@@ -270,6 +281,9 @@ impl Store for FaultyStore {
     }
 
     async fn abandon(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
+        if let Ok(mut interrupted) = self.0.interrupted.lock() {
+            interrupted.push(claim.interrupted());
+        }
         let act = self.0.store.abandon(claim, retention);
         self.act(Call::Abandon, act).await
     }

@@ -14,6 +14,7 @@ pub mod faulty;
 pub mod handler;
 pub mod probe;
 pub mod spy;
+pub mod server;
 
 use std::sync::{
     Arc,
