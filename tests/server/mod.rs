@@ -53,6 +53,20 @@ pub fn example(name: &str) -> PathBuf {
     example
 }
 
+/// Where a server listens, as it tells when it does.
+pub async fn listening(server: &mut Child) -> SocketAddr {
+    let output = server.stdout.take().expect("its output");
+    let mut lines = BufReader::new(output).lines();
+    let line = timeout(LIMIT, lines.next_line())
+        .await
+        .expect("a server that starts")
+        .expect("its output")
+        .expect("a line");
+    let address = line.strip_prefix("listening on http://");
+    let address = address.expect("an address");
+    address.parse().expect("an address")
+}
+
 /// A database file that ends with the test.
 pub struct Database(TempDir);
 
@@ -116,20 +130,8 @@ impl Server {
             .kill_on_drop(true)
             .spawn()
             .expect("a process");
-        let output = process.stdout.take().expect("its output");
-        let mut lines = BufReader::new(output).lines();
-        let line = timeout(LIMIT, lines.next_line())
-            .await
-            .expect("a server that starts")
-            .expect("its output")
-            .expect("a line");
-        let address = line
-            .strip_prefix("listening on http://")
-            .expect("the address");
-        Self {
-            address: address.parse().expect("an address"),
-            process,
-        }
+        let address = listening(&mut process).await;
+        Self { address, process }
     }
 
     /// `kill -9`, and waits until it is dead.
