@@ -1,9 +1,10 @@
-//! The payments example as a process of its own, and clients that talk to it over real sockets.
+//! Examples as processes of their own, and clients that talk to it over real sockets.
 #![allow(
     dead_code,
     unreachable_pub,
     reason = "each test binary uses some of it"
 )]
+#![allow(clippy::indexing_slicing, reason = "what is missing fails the test")]
 
 use std::{
     net::SocketAddr,

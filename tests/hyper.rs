@@ -1,4 +1,4 @@
-//! The small examples do what their first lines say.
+//! The hyper example does what its first lines say.
 
 #![cfg(unix)]
 
@@ -64,19 +64,5 @@ async fn hyper_transfers_once_per_account_and_key() {
     assert_eq!(
         (unkeyed.status, unkeyed.code().as_str()),
         (StatusCode::BAD_REQUEST, "missing_key")
-    );
-}
-
-#[tokio::test]
-async fn custom_store_replays_an_order() {
-    let run = Command::new(example("custom_store"))
-        .output()
-        .await
-        .expect("a run");
-    assert!(run.status.success());
-    let text = String::from_utf8(run.stdout).expect("a text");
-    assert_eq!(
-        text,
-        "201 Created: order 1\n201 Created: order 1 (replayed)\n"
     );
 }
