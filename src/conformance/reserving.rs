@@ -62,6 +62,8 @@ pub async fn one_of_many_claimers_acquires(harness: &dyn Harness) {
 pub async fn every_byte_of_a_key_counts(harness: &dyn Harness) {
     let case = Case::new(harness, "3 every_byte_of_a_key_counts");
     let key = *case.key.as_bytes();
+    // Random but for its end, which must not become one of those below when a bit of it is flipped.
+    let key = with_byte(key, key.len() - 1, |_| b'U');
     let flipped = (0..key.len()).map(|position| with_byte(key, position, |byte| byte ^ 0x20));
     let ended = [0x00, 0x20, b'a', b'A'].map(|end| with_byte(key, key.len() - 1, |_| end));
     let mut cases = Vec::new();
