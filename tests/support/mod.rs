@@ -13,8 +13,8 @@ pub mod body;
 pub mod faulty;
 pub mod handler;
 pub mod probe;
-pub mod spy;
 pub mod server;
+pub mod spy;
 
 use std::sync::{
     Arc,
