@@ -9,10 +9,9 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use http_body_util::BodyExt;
 use tower::{Service, ServiceExt};
 
-use crate::service::{Body, RESPONSE, Runs, floor, guarded, handler, json, request};
+use crate::service::{Body, RESPONSE, Runs, floor, guarded, handler, json, read, request};
 
 /// One row.
 pub(crate) struct Scenario {
@@ -291,12 +290,11 @@ pub(crate) trait Answers {
 impl<S, B> Answers for S
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
-    B: http_body::Body<Data = Bytes, Error = Infallible>,
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Unpin,
 {
     async fn answer(&mut self, request: Request<Body>) -> usize {
         let Ok(service) = self.ready().await;
         let Ok(response) = service.call(request).await;
-        let Ok(body) = response.into_body().collect().await;
-        body.to_bytes().len()
+        read(response.into_body()).await
     }
 }
