@@ -72,7 +72,8 @@ where
     match (turn, ready) {
         (Turn::Run(claimed), Some(ready)) => {
             let (run, request) = Run::new(guard, claimed, subject, body);
-            let answer = detached(guard, run.answer(ready, request)).await;
+            // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
+            let answer = detached(guard, Box::pin(run.answer(ready, request))).await;
             answer.unwrap_or_else(|| Ok(guard.refuse(RejectionKind::HandlerFailed)))
         }
         (turn, _) => Ok(guard.answer(turn)),

@@ -1,23 +1,38 @@
 use std::{
-    future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::Pin,
+    task::{Context, Poll},
 };
+
+use pin_project_lite::pin_project;
 
 /// Something of the user's panicked. The panic hook has reported it.
 #[derive(Debug)]
 pub(super) struct Panicked;
 
 /// Runs a future to its end or to its panic.
-///
-/// Asserting unwind safety is right here: what a panic may have left half done is dropped with the future, and never looked at.
-pub(super) async fn catch<F: Future>(future: F) -> Result<F::Output, Panicked> {
-    let mut future = pin!(future);
-    poll_fn(
-        |cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+pub(super) fn catch<F: Future>(future: F) -> Catch<F> {
+    Catch { future }
+}
+
+pin_project! {
+    /// A struct, because an async fn would hold the future twice: as its argument, and where it is pinned.
+    pub(super) struct Catch<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future> Future for Catch<F> {
+    type Output = Result<F::Output, Panicked>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let future = self.project().future;
+        // Asserting unwind safety is right here: what a panic may have left half done is dropped with the future,
+        // and never looked at.
+        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(polled) => polled.map(Ok),
-            Err(_payload) => std::task::Poll::Ready(Err(Panicked)),
-        },
-    )
-    .await
+            Err(_payload) => Poll::Ready(Err(Panicked)),
+        }
+    }
 }
