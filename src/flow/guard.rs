@@ -6,7 +6,7 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 
-use super::{background::Settlements, reserve::Turn, wait::Waiters};
+use super::{background::Settlements, reserve::Told, waiters::Waiters};
 use crate::{
     FingerprintBy, IdempotencyContext, Rejection, RejectionKind, ResponseBody, SavedResponse,
     config::Settings,
@@ -59,14 +59,12 @@ impl Guard {
         request.extensions().get::<IdempotencyContext>().is_none() && !is_grpc(request)
     }
 
-    /// The answer to a request whose handler doesn't run.
-    pub(super) fn answer<R>(&self, turn: Turn) -> Response<ResponseBody<R>> {
-        match turn {
-            Turn::Replay(saved) => self.replay(&saved),
-            Turn::InFlight => self.refuse(RejectionKind::InFlight),
-            Turn::Refuse(kind) => self.refuse(kind),
-            // Only a run that had no service to run in; its claim is released by then.
-            Turn::Run(_) => self.refuse(RejectionKind::StoreUnavailable),
+    /// The answer to a request without a run of the handler.
+    pub(super) fn tell<R>(&self, told: Told) -> Response<ResponseBody<R>> {
+        match told {
+            Told::Replay(saved) => self.replay(&saved),
+            Told::InFlight => self.refuse(RejectionKind::InFlight),
+            Told::Refusal(kind) => self.refuse(kind),
         }
     }
 

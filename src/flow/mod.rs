@@ -12,6 +12,7 @@ mod store_call;
 mod subject;
 mod unwind;
 mod wait;
+mod waiters;
 
 pub use self::detached::DetachedRun;
 pub(crate) use self::{

@@ -7,38 +7,17 @@ use tower_service::Service;
 use super::{
     Guard,
     detached::detached,
-    reserve::{Turn, reserve},
+    reserve::{Told, Turn, reserve},
     run::Run,
-    subject::{Read, read},
+    subject::{Read, Subject, read},
     unwind::{Panicked, catch},
-    wait,
+    wait::{Waited, wait},
 };
 use crate::{OnInFlight, RejectionKind, RequestBody, ResponseBody};
 
 /// Answers a request that engages. Whatever panics on the way is a 500; a claim that it held is settled by [`Run`].
 pub(crate) async fn protect<S, B, R>(
     guard: Arc<Guard>,
-    ready: S,
-    request: Request<B>,
-) -> Result<Response<ResponseBody<R>>, S::Error>
-where
-    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    R: Body + Send + 'static,
-    R::Data: Send,
-{
-    match catch(steps(&guard, ready, request)).await {
-        Ok(answer) => answer,
-        Err(Panicked) => Ok(guard.refuse(RejectionKind::HandlerFailed)),
-    }
-}
-
-/// Read the key, reserve it, then run the handler or answer without it.
-async fn steps<S, B, R>(
-    guard: &Arc<Guard>,
     mut ready: S,
     request: Request<B>,
 ) -> Result<Response<ResponseBody<R>>, S::Error>
@@ -51,31 +30,52 @@ where
     R: Body + Send + 'static,
     R::Data: Send,
 {
-    let (subject, body) = match read(guard, request).await {
-        Ok(Read::Keyed(subject, body)) => (subject, body),
-        Ok(Read::Unkeyed(request)) => {
-            return Ok(ready.call(*request).await?.map(ResponseBody::streamed));
+    let failed = |Panicked| Ok(guard.refuse(RejectionKind::HandlerFailed));
+    match catch(read(&guard, request)).await {
+        Ok(Ok(Read::Keyed(subject, body))) => {
+            let answer = catch(keyed(&guard, ready, subject, body)).await;
+            answer.unwrap_or_else(failed)
         }
-        Err(rejection) => return Ok(guard.refuse(rejection)),
-    };
+        // As without the layer, panics included.
+        Ok(Ok(Read::Unkeyed(request))) => {
+            Ok(ready.call(*request).await?.map(ResponseBody::streamed))
+        }
+        Ok(Err(rejection)) => Ok(guard.refuse(rejection)),
+        Err(panicked) => failed(panicked),
+    }
+}
 
-    let (turn, ready) = match (reserve(guard, &subject).await, guard.settings.on_in_flight) {
-        (Turn::InFlight, OnInFlight::Wait(limit)) => {
+/// Reserves the key, then runs the handler or answers without it.
+async fn keyed<S, B, R>(
+    guard: &Arc<Guard>,
+    ready: S,
+    subject: Box<Subject>,
+    body: Option<B>,
+) -> Result<Response<ResponseBody<R>>, S::Error>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    R: Body + Send + 'static,
+    R::Data: Send,
+{
+    let (ready, claimed) = match (reserve(guard, &subject).await, guard.settings.on_in_flight) {
+        (Turn::Run(claimed), _) => (ready, claimed),
+        (Turn::Tell(Told::InFlight), OnInFlight::Wait(limit)) => {
             let unready = ready.clone();
             // Its permit would keep others from running, the one that is waited for among them.
             drop(ready);
-            wait::turn(guard, &subject, unready, limit).await?
+            match wait(guard, &subject, unready, limit).await? {
+                Waited::Run(ready, claimed) => (ready, claimed),
+                Waited::Tell(told) => return Ok(guard.tell(told)),
+            }
         }
-        (turn, _) => (turn, Some(ready)),
+        (Turn::Tell(told), _) => return Ok(guard.tell(told)),
     };
-
-    match (turn, ready) {
-        (Turn::Run(claimed), Some(ready)) => {
-            let (run, request) = Run::new(guard, claimed, subject, body);
-            // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
-            let answer = detached(guard, Box::pin(run.answer(ready, request))).await;
-            answer.unwrap_or_else(|| Ok(guard.refuse(RejectionKind::HandlerFailed)))
-        }
-        (turn, _) => Ok(guard.answer(turn)),
-    }
+    let (run, request) = Run::new(guard, claimed, subject, body);
+    // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
+    let answer = detached(guard, Box::pin(run.answer(ready, request))).await;
+    answer.unwrap_or_else(|| Ok(guard.refuse(RejectionKind::HandlerFailed)))
 }

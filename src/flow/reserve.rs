@@ -11,9 +11,20 @@ use crate::{
 /// What is to be done with a request, now that the store was asked.
 pub(super) enum Turn {
     Run(Claimed),
+    Tell(Told),
+}
+
+/// What a caller is told without a run of the handler.
+pub(super) enum Told {
     Replay(SavedResponse),
     InFlight,
-    Refuse(RejectionKind),
+    Refusal(RejectionKind),
+}
+
+impl Turn {
+    fn refuse(kind: RejectionKind) -> Self {
+        Self::Tell(Told::Refusal(kind))
+    }
 }
 
 /// The right to run the handler.
@@ -35,8 +46,8 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject) -> Turn {
         let same = in_form_of(guard, subject, stored);
         match same {
             Some(same) if same == *stored => answer = ask(guard, subject, same).await,
-            Some(_) => return Turn::Refuse(RejectionKind::KeyReused),
-            None => return Turn::Refuse(RejectionKind::StoreUnavailable),
+            Some(_) => return Turn::refuse(RejectionKind::KeyReused),
+            None => return Turn::refuse(RejectionKind::StoreUnavailable),
         }
     }
     match answer {
@@ -45,10 +56,10 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject) -> Turn {
             asked,
             protected: true,
         }),
-        Ok(Reservation::Replay(saved)) => Turn::Replay(saved),
-        Ok(Reservation::InFlight { .. }) => Turn::InFlight,
-        Ok(Reservation::Mismatch(_)) => Turn::Refuse(RejectionKind::KeyReused),
-        Ok(Reservation::Unknown) => Turn::Refuse(RejectionKind::OutcomeUnknown),
+        Ok(Reservation::Replay(saved)) => Turn::Tell(Told::Replay(saved)),
+        Ok(Reservation::InFlight { .. }) => Turn::Tell(Told::InFlight),
+        Ok(Reservation::Mismatch(_)) => Turn::refuse(RejectionKind::KeyReused),
+        Ok(Reservation::Unknown) => Turn::refuse(RejectionKind::OutcomeUnknown),
         Err(error) => refused_by_store(guard, subject, asked, &error),
     }
 }
@@ -121,8 +132,8 @@ fn refused_by_store(guard: &Guard, subject: &Subject, asked: Instant, error: &St
         });
     }
     if error.kind() == StoreErrorKind::Full {
-        Turn::Refuse(RejectionKind::StoreFull)
+        Turn::refuse(RejectionKind::StoreFull)
     } else {
-        Turn::Refuse(RejectionKind::StoreUnavailable)
+        Turn::refuse(RejectionKind::StoreUnavailable)
     }
 }

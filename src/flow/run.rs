@@ -120,7 +120,7 @@ impl Run {
             // The wrapped service's own error reaches the caller unchanged, whatever became of the claim.
             (_, Err(error)) => Err(error),
             (Settled::AsMeant, Ok(response)) => Ok(response),
-            (Settled::Otherwise(turn), Ok(_)) => Ok(self.guard.answer(turn)),
+            (Settled::Otherwise(told), Ok(_)) => Ok(self.guard.tell(told)),
         }
     }
 

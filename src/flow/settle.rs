@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Guard, background,
-    reserve::Turn,
+    reserve::Told,
     run::Run,
     store_call::{ignore, within},
 };
@@ -24,7 +24,7 @@ pub(super) enum Settled {
     /// It did, or will: the caller gets the handler's answer.
     AsMeant,
     /// It did not: the caller gets this instead.
-    Otherwise(Turn),
+    Otherwise(Told),
 }
 
 impl Run {
@@ -107,7 +107,7 @@ impl Run {
 }
 
 fn refused(kind: RejectionKind) -> Settled {
-    Settled::Otherwise(Turn::Refuse(kind))
+    Settled::Otherwise(Told::Refusal(kind))
 }
 
 /// Tells the store, and waits for its answer within the limit of a call.
@@ -144,24 +144,24 @@ pub(super) async fn tell(
 }
 
 /// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.
-async fn from_record(guard: &Guard, claim: &Claim) -> Turn {
+async fn from_record(guard: &Guard, claim: &Claim) -> Told {
     let (store, key) = (Arc::clone(&guard.store), *claim.key());
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
     match within(guard.call_limit, elapsed, inspection, ignore).await {
         Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
             // Not comparable here. A retry, which has the request, will be told.
-            Turn::Refuse(RejectionKind::StoreUnavailable)
+            Told::Refusal(RejectionKind::StoreUnavailable)
         }
         Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
-            Turn::Refuse(RejectionKind::KeyReused)
+            Told::Refusal(RejectionKind::KeyReused)
         }
         Ok(Some(record)) => match record.state {
-            RecordState::Completed(saved) => Turn::Replay(saved),
-            RecordState::InFlight { .. } => Turn::InFlight,
-            RecordState::Unknown => Turn::Refuse(RejectionKind::OutcomeUnknown),
+            RecordState::Completed(saved) => Told::Replay(saved),
+            RecordState::InFlight { .. } => Told::InFlight,
+            RecordState::Unknown => Told::Refusal(RejectionKind::OutcomeUnknown),
         },
-        Ok(None) => Turn::Refuse(RejectionKind::OutcomeUnknown),
-        Err(_unavailable) => Turn::Refuse(RejectionKind::StoreUnavailable),
+        Ok(None) => Told::Refusal(RejectionKind::OutcomeUnknown),
+        Err(_unavailable) => Told::Refusal(RejectionKind::StoreUnavailable),
     }
 }

@@ -1,82 +1,70 @@
-use std::{
-    collections::HashMap,
-    future::poll_fn,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until, timeout_at},
-};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_service::Service;
 
 use super::{
     Guard, background,
-    reserve::{Turn, reserve},
+    reserve::{Claimed, Told, Turn, reserve},
     store_call::{ignore, within},
     subject::Subject,
 };
-use crate::{RecordKey, RejectionKind, StoreErrorKind, config::Settings, store::RecordState};
+use crate::{RejectionKind, StoreErrorKind, store::RecordState};
 
 /// The first pause between two looks at the store, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Waits for the run that has the key, at most for `limit`. With [`Turn::Run`] comes a service that is ready to run.
+/// What waiting came to.
+pub(super) enum Waited<S> {
+    /// The key is claimed, and this service is ready to run.
+    Run(S, Claimed),
+    Tell(Told),
+}
+
+/// Waits for the run that has the key, at most for `limit`.
 ///
 /// Holds nothing while it waits. It looks at the record before it readies the service, so that a replay doesn't need one;
 /// and it readies the service before it reserves, as every first request does: the other way round, a waiter with the
 /// writer lock and a request with the last permit would wait for each other.
-pub(super) async fn turn<S, Q>(
+pub(super) async fn wait<S, Q>(
     guard: &Arc<Guard>,
     subject: &Subject,
     unready: S,
     limit: Duration,
-) -> Result<(Turn, Option<S>), S::Error>
+) -> Result<Waited<S>, S::Error>
 where
     S: Service<Q> + Clone,
 {
     let deadline = Instant::now() + limit;
+    let waiters = &guard.shared.waiters;
     // Subscribed before the first look: a run that ends in between is not missed.
-    let Some(mut ticket) = guard
-        .shared
-        .waiters
-        .subscribe(subject.record_key, &guard.settings)
-    else {
-        return Ok((Turn::InFlight, None));
+    let Some(mut ticket) = waiters.subscribe(subject.record_key, &guard.settings) else {
+        return Ok(Waited::Tell(Told::InFlight));
     };
     let mut pause = PAUSE.0;
     loop {
-        match look(guard, subject).await {
-            Look::Running => {}
-            Look::Failed => return Ok((Turn::Refuse(RejectionKind::StoreUnavailable), None)),
-            Look::Answered => match reserve(guard, subject).await {
-                Turn::InFlight => {}
-                // It expired between the two calls: nothing is ready to run it.
-                Turn::Run(claimed) if claimed.protected => {
-                    background::release(guard, Arc::new(claimed.claim));
-                }
-                turn @ (Turn::Run(_) | Turn::Replay(_) | Turn::Refuse(_)) => {
-                    return Ok((turn, None));
-                }
-            },
+        let turn = match look(guard, subject).await {
+            Look::Running => None,
+            Look::Failed => {
+                return Ok(Waited::Tell(Told::Refusal(RejectionKind::StoreUnavailable)));
+            }
+            Look::Answered => Some((reserve(guard, subject).await, None)),
             Look::Free => {
                 let mut service = unready.clone();
                 let ready = poll_fn(|cx| service.poll_ready(cx));
                 match timeout_at(deadline, ready).await {
                     Ok(ready) => ready?,
-                    Err(_elapsed) => return Ok((Turn::InFlight, None)),
+                    Err(_elapsed) => return Ok(Waited::Tell(Told::InFlight)),
                 }
-                match reserve(guard, subject).await {
-                    Turn::InFlight => drop(service),
-                    turn @ (Turn::Run(_) | Turn::Replay(_) | Turn::Refuse(_)) => {
-                        return Ok((turn, Some(service)));
-                    }
-                }
+                Some((reserve(guard, subject).await, Some(service)))
             }
+        };
+        match turn {
+            None | Some((Turn::Tell(Told::InFlight), _)) => {}
+            Some((Turn::Tell(told), _)) => return Ok(Waited::Tell(told)),
+            Some((Turn::Run(claimed), Some(service))) => return Ok(Waited::Run(service, claimed)),
+            // The record expired between the two calls, and nothing is ready to run. The next round looks again.
+            Some((Turn::Run(claimed), None)) => give_up(guard, claimed),
         }
         let woken = tokio::select! {
             biased;
@@ -84,11 +72,17 @@ where
             () = sleep_until(deadline.min(Instant::now() + pause)) => false,
         };
         if Instant::now() >= deadline {
-            return Ok((Turn::InFlight, None));
+            return Ok(Waited::Tell(Told::InFlight));
         }
         if !woken {
             pause = (pause * 2).min(PAUSE.1);
         }
+    }
+}
+
+fn give_up(guard: &Arc<Guard>, claimed: Claimed) {
+    if claimed.protected {
+        background::release(guard, Arc::new(claimed.claim));
     }
 }
 
@@ -114,86 +108,5 @@ async fn look(guard: &Guard, subject: &Subject) -> Look {
         },
         Ok(None) => Look::Free,
         Err(_unavailable) => Look::Failed,
-    }
-}
-
-/// The requests that wait in this process, by the key that they wait for.
-#[derive(Debug, Default)]
-pub(super) struct Waiters {
-    /// So that a run that nobody waits for takes no lock.
-    total: AtomicUsize,
-    keys: Mutex<HashMap<RecordKey, Waited>>,
-}
-
-#[derive(Debug)]
-struct Waited {
-    ended: watch::Sender<()>,
-    count: usize,
-}
-
-impl Waiters {
-    /// None if too many wait already.
-    fn subscribe(&self, key: RecordKey, settings: &Settings) -> Option<Ticket<'_>> {
-        let mut keys = self.lock();
-        if self.total.load(Ordering::Relaxed) >= settings.waiters {
-            return None;
-        }
-        let count = keys.get(&key).map_or(0, |waited| waited.count);
-        if count >= settings.waiters_per_key {
-            return None;
-        }
-        let waited = keys.entry(key).or_insert_with(|| Waited {
-            ended: watch::Sender::new(()),
-            count,
-        });
-        waited.count += 1;
-        self.total.fetch_add(1, Ordering::SeqCst);
-        Some(Ticket {
-            waiters: self,
-            key,
-            ended: waited.ended.subscribe(),
-        })
-    }
-
-    /// A run of this key ended: whoever waits for it looks again.
-    pub(super) fn wake(&self, key: &RecordKey) {
-        if self.total.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        if let Some(waited) = self.lock().get(key) {
-            waited.ended.send_replace(());
-        }
-    }
-
-    /// A panic elsewhere can't leave the map half changed: nothing in here panics between two changes.
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordKey, Waited>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Ticket<'a> {
-    waiters: &'a Waiters,
-    key: RecordKey,
-    ended: watch::Receiver<()>,
-}
-
-impl Ticket<'_> {
-    async fn woken(&mut self) {
-        if self.ended.changed().await.is_err() {
-            std::future::pending().await
-        }
-    }
-}
-
-impl Drop for Ticket<'_> {
-    fn drop(&mut self) {
-        let mut keys = self.waiters.lock();
-        self.waiters.total.fetch_sub(1, Ordering::SeqCst);
-        if let Some(waited) = keys.get_mut(&self.key) {
-            waited.count -= 1;
-            if waited.count == 0 {
-                keys.remove(&self.key);
-            }
-        }
     }
 }
