@@ -37,6 +37,8 @@ impl IdempotencyLayer {
 /// Which requests engage, and what they are compared by.
 impl IdempotencyLayer {
     /// Refuses requests without a key with 400 `missing_key`. By default they pass through unprotected.
+    ///
+    /// gRPC requests (content type `application/grpc*`) pass through all the same, with a key or without.
     #[must_use]
     pub fn require_key(mut self) -> Self {
         self.settings.key_required = true;
