@@ -4,6 +4,12 @@
     unreachable_pub,
     reason = "each test binary uses some of it"
 )]
+#![allow(
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
+    reason = "clippy takes the modules of a test for production code"
+)]
 
 pub mod faulty;
 pub mod probe;
