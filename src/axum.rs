@@ -9,6 +9,8 @@ use ::axum::{
 use http::{StatusCode, request::Parts};
 
 use crate::{IdempotencyContext, Verdict};
+#[cfg(feature = "sqlite")]
+use crate::{Tx, TxError, TxErrorKind};
 
 /// Why a handler did not get its [`IdempotencyContext`]: the request has no key, or no idempotency layer is around the route.
 ///
@@ -58,5 +60,39 @@ impl IntoResponseParts for Verdict {
     fn into_response_parts(self, mut response: ResponseParts) -> Result<ResponseParts, Infallible> {
         response.extensions_mut().insert(self);
         Ok(response)
+    }
+}
+
+/// A 500, because the fault is the server's; its text tells the cause.
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "axum", feature = "sqlite"))))]
+impl IntoResponse for TxError {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
+
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "axum", feature = "sqlite"))))]
+impl<S: Sync, DB: sqlx::Database> FromRequestParts<S> for Tx<DB> {
+    type Rejection = TxError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, TxError> {
+        Self::take(&parts.extensions)
+    }
+}
+
+/// None where the request has no transaction; one that was taken before is an error here too.
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "axum", feature = "sqlite"))))]
+impl<S: Sync, DB: sqlx::Database> OptionalFromRequestParts<S> for Tx<DB> {
+    type Rejection = TxError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, TxError> {
+        match Self::take(&parts.extensions) {
+            Ok(tx) => Ok(Some(tx)),
+            Err(error) if error.kind() == TxErrorKind::Absent => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -121,7 +121,11 @@ impl Settings {
             ("with_collect_limit", self.collect_limit),
             ("with_store_call_limit", self.store_call_limit(kind)),
         ];
-        for (name, time) in times {
+        let wait = match self.on_in_flight {
+            OnInFlight::Wait(limit) => Some(("with_on_in_flight(Wait)", limit)),
+            OnInFlight::Reject => None,
+        };
+        for (name, time) in times.into_iter().chain(wait) {
             assert!(!time.is_zero(), "{name}: must be longer than zero");
             assert!(time <= LONGEST, "{name}: must be at most {LONGEST:?}");
         }
@@ -142,12 +146,8 @@ impl Settings {
             "with_on_store_failure(RunUnprotected) needs a lease store: without the store there is no transaction to run in"
         );
         assert!(
-            !matches!(self.on_in_flight, OnInFlight::Wait(limit) if limit.is_zero() || limit > LONGEST),
-            "with_on_in_flight(Wait): must be longer than zero, and at most {LONGEST:?}"
-        );
-        assert!(
             self.key_format.is_satisfiable(),
-            "with_key_format: no key has at least the minimum and at most the maximum length (1 to 255)"
+            "with_key_format: no key has at least the minimum and at most the maximum length (1 to 255; a UUID has 36)"
         );
         assert!(
             !self.methods.is_empty() && !self.methods.iter().any(Method::is_safe),

@@ -14,7 +14,7 @@ pub const STORE_CALL_LIMIT: Duration = Duration::from_secs(5);
 pub const COLLECT_LIMIT: Duration = Duration::from_secs(5);
 /// The largest request or response body that is held in memory: 1 MiB, far above the JSON that such operations exchange.
 pub const BODY_LIMIT: usize = 1024 * 1024;
-/// The most requests that wait for one key (see [`OnInFlight::Wait`]): an honest client has one or two retries in the air.
+/// The most requests that wait for one key (see [`OnInFlight::Wait`](crate::OnInFlight::Wait)): an honest client has one or two retries in the air.
 pub const WAITERS_PER_KEY: usize = 8;
 /// The most requests that wait in total: a waiting request costs a few kilobytes.
 pub const WAITERS: usize = 1024;

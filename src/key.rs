@@ -71,7 +71,10 @@ impl KeyFormat {
 
     /// Whether any key at all can pass.
     pub(crate) fn is_satisfiable(&self) -> bool {
-        (1..=Self::MAX_LENGTH).contains(&self.max_length) && self.min_length <= self.max_length
+        let lengths = self.min_length..=self.max_length;
+        (1..=Self::MAX_LENGTH).contains(&self.max_length)
+            && !lengths.is_empty()
+            && (!self.uuid || lengths.contains(&UUID_LENGTH))
     }
 
     /// Parses one header value: an RFC 9651 string with or without parameters, or the bare key that most clients send.
@@ -107,12 +110,15 @@ impl KeyFormat {
                 "the key has a character that isn't visible ASCII",
             ))?;
         // The other forms that a UUID parser takes (braces, URN, no hyphens) would be other keys.
-        if self.uuid && (text.len() != 36 || Uuid::try_parse(text).is_err()) {
+        if self.uuid && (text.len() != UUID_LENGTH || Uuid::try_parse(text).is_err()) {
             return Err(InvalidKey("the key is not a UUID"));
         }
         Ok(IdempotencyKey(text.into()))
     }
 }
+
+/// Of the hyphenated form.
+const UUID_LENGTH: usize = 36;
 
 impl Default for KeyFormat {
     fn default() -> Self {
@@ -141,10 +147,9 @@ impl fmt::Display for InvalidKey {
 impl Error for InvalidKey {}
 
 /// Without the spaces around it. A tab isn't taken off, RFC 9651 knows none: HTTP/1 parsers have done that already.
-fn trim_spaces(value: &[u8]) -> &[u8] {
-    let is_space = |byte: &u8| *byte == b' ';
-    let start = value.iter().take_while(|byte| is_space(byte)).count();
-    let value = value.get(start..).unwrap_or_default();
-    let end = value.len() - value.iter().rev().take_while(|byte| is_space(byte)).count();
-    value.get(..end).unwrap_or_default()
+fn trim_spaces(mut value: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = value {
+        value = rest;
+    }
+    value
 }

@@ -1,4 +1,66 @@
 //! Idempotency keys for any tower service: a retried `POST` runs once and is answered from the record.
+//!
+//! [`IdempotencyLayer`] wraps a `Service<http::Request<_>>`. A request with an `Idempotency-Key` reserves its key in a
+//! [`Store`](store::Store), the handler runs, its response is saved, and every retry with the same key gets that response.
+//!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//! use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, ScopeBy};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Infallible> {
+//! type Body = Full<bytes::Bytes>;
+//!
+//! let charge = service_fn(|_request: Request<RequestBody<Body>>| async {
+//!     Ok::<_, Infallible>(Response::new(Body::from("charged")))
+//! });
+//! let service = ServiceBuilder::new()
+//!     .layer(IdempotencyLayer::new(MemoryStore::new(), ScopeBy::single_tenant()))
+//!     .service(charge);
+//!
+//! let request = || {
+//!     let request = Request::post("/charges").header("idempotency-key", "8e03978e-40d5-43dd-bc93-6894a57f9324");
+//!     request.body(Body::from("100")).expect("a valid request")
+//! };
+//! let first = service.clone().oneshot(request()).await?;
+//! let again = service.clone().oneshot(request()).await?;
+//! assert!(!first.headers().contains_key("idempotent-replayed"));
+//! assert_eq!(again.headers()["idempotent-replayed"], "true");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where to look
+//!
+//! - The README: what a client sees, what is guaranteed, how to choose store, scope, lease and retention, where the layer goes.
+//! - [`IdempotencyLayer`]: every setting, with its default in [`defaults`].
+//! - [`MemoryStore`] for tests and single processes; `sqlite::TransactionStore`, with `Tx` for the handler's own writes, and `sqlite::LeaseStore`.
+//! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved. [`RejectionKind`]: what the layer answers by itself.
+//! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
+//! - [`store`] and `conformance`: writing a store of one's own, and proving it.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `memory` (default) | [`MemoryStore`] |
+//! | `sqlite` | `sqlite::LeaseStore`, `sqlite::TransactionStore`, `Tx` (with sqlx and a bundled SQLite) |
+//! | `axum` | extractors for [`IdempotencyContext`] and `Tx`, [`Verdict`] as a response part; fingerprints use the original URI, so that `nest` changes nothing |
+//! | `conformance` | the kit that checks a store against the contract |
+//! | `tracing` | events for what an operator may want to know, and the caller's span in detached runs |
+//!
+//! # What it asks for
+//!
+//! A Tokio runtime: runs and unfinished store calls are tasks of their own. Task-locals don't follow a run
+//! ([`with_spawn`](IdempotencyLayer::with_spawn) can carry them). Response extensions are not replayed.
+#![cfg_attr(
+    all(doctest, feature = "axum", feature = "sqlite"),
+    doc = include_str!("../README.md")
+)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "axum")]
@@ -7,6 +69,9 @@ pub mod axum;
 mod body;
 mod codec;
 mod config;
+#[cfg(feature = "conformance")]
+#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+pub mod conformance;
 mod context;
 pub mod defaults;
 mod digest;
@@ -25,11 +90,19 @@ mod rejection;
 mod saved;
 mod scope;
 mod service;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub mod sqlite;
 pub mod store;
 mod structured_field;
+#[cfg(feature = "sqlite")]
+mod tx;
 
 #[cfg(feature = "memory")]
 pub use self::store::memory::MemoryStore;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use self::tx::{Tx, TxError, TxErrorKind};
 pub use self::{
     body::{RequestBody, ResponseBody},
     config::{OnInFlight, OnStoreFailure},

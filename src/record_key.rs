@@ -26,7 +26,7 @@ impl RecordKey {
 
     /// The record key with these bytes, as a store read them.
     #[must_use]
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 

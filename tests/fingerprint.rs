@@ -319,37 +319,37 @@ fn fingerprints_stay_the_same_from_release_to_release() {
             FingerprintBy::exact(),
             r#"{"b":1,"a":"\u0061"}"#,
             0x0101,
-            "94114b3e09fe1e954ff5f163d48a4a7a59a916a814efb998df5afcc4d894ed0b",
+            "512c2834258c81ac9a8809e821ffd6efdaba099d0e98dcb7a4e5a53679bd30b3",
         ),
         (
             FingerprintBy::json(),
             r#"{"b":1,"a":"\u0061"}"#,
             0x0102,
-            "09c9098d35498673e1e35e7678fc23802507b1d49e96d4927f08d7a5db5c56a8",
+            "5568b3e050a2050499162a1f5eba226dc79ca96c0dc4138655ccb24fd25cfc7b",
         ),
         (
             FingerprintBy::json(),
             r#"{"b":1,"#,
             0x0102,
-            "fce54b83e34707bc2a7eff4ae7450c86771036b969ae2693aa7504f7d5422cbf",
+            "77dc3b3e9aa54b2a378d51f0ecdd0227d6a7f3735ad2e7ead187a6826869ecf3",
         ),
         (
             FingerprintBy::head_only(),
             "",
             0x0103,
-            "e937274ea416abb5adf8d7099f112c1e31221ab56b57a57b2a531d914ca26f7d",
+            "9ea3cf16aa32916cdcf7cf7a195bce95ae424e7877617d3bdda37cf82ed68492",
         ),
         (
             custom,
             r#"{"b":1}"#,
             0x0104,
-            "a45a93f95c533aaaa1733762998319731829c016d91230b9260740b0e09f5c64",
+            "52c7328e8d58ffa642846f7acc5d2153c88af02ef9ab6ea5de5cbf25d78f9f9f",
         ),
         (
             FingerprintBy::exact().with_header(version),
             "",
             0x0101,
-            "9ab78fdc1837056b0d1f489c79b96ea221dc8b253e03574f181427ad8bcf11be",
+            "f7071e74500305be67c0a0a8bfe62b1a6141c622a182aa069b310b524c018c77",
         ),
     ] {
         let made = of(&by, &parts, body);

@@ -27,25 +27,25 @@ fn record_keys_stay_the_same_from_release_to_release() {
             "",
             "",
             "k",
-            "4293eb979f234459c5fa1a7d48b20aa543e17dee4f7cef31d7a28ceacc932e39",
+            "884c0c4fd4f0ee4a1f1caa09ec15eb47ac72901a5437759ba51c186caef4e7cc",
         ),
         (
             "",
             "alice",
             uuid,
-            "7ac438725e6188ceb554017d310c46f11779eb5a7bde6461a73c42438491e907",
+            "118a66bd1cb6fe01d1abe8ddcaa7b9a16b2bb6a0a51ddea9fca340fd589d62f3",
         ),
         (
             "payments",
             "alice",
             uuid,
-            "d7e5b7633c9acf7dc6cb77dd8cc9fe69892c521ab1cacd2b049d2c2887d8e30b",
+            "ab417b2571e6e95843406cb5d8f635390a1ba895046dd6759f42af0eec2a2812",
         ),
         (
             "",
             "\0",
             "k",
-            "f36e1089bb8486b984a165fdd4ce83dbeb1bf0f8265d499d2177975e970bc880",
+            "6e5ae227e4309d6d29a3e5a69f885594f334a60c1f9878afbc2091e814e7846c",
         ),
     ] {
         let made = derive(namespace, scope.as_bytes(), key);

@@ -46,7 +46,13 @@ impl<B: Body> Collector<B> {
                     return Err(Stop::TooLarge);
                 }
                 Ok(data) => self.data.push(into_bytes(data)),
-                Err(other) => self.trailers = other.into_trailers().ok(),
+                Err(other) => {
+                    // Nothing comes after trailers, and whoever sends them on doesn't look for it either.
+                    if let Ok(trailers) = other.into_trailers() {
+                        self.trailers = Some(trailers);
+                        break;
+                    }
+                }
             }
         }
         Ok(())

@@ -53,6 +53,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// An empty body, as layers around this one need it for answers of their own (tower-http's CORS and timeout, for example).
+impl<B> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::collected(Bytes::new())
+    }
+}
+
 impl<B: Body> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;

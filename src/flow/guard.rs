@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 
 use super::{background::Settlements, reserve::Turn, wait::Waiters};
 use crate::{
@@ -106,8 +106,13 @@ impl From<RejectionKind> for Rejection {
 
 /// gRPC passes through: its status is in the trailers, and the wire doesn't tell a unary call from a stream.
 fn is_grpc<B>(request: &Request<B>) -> bool {
-    request
-        .headers()
+    content_type_starts_with(request.headers(), b"application/grpc")
+}
+
+/// Media types are compared without regard to case (RFC 9110 section 8.3.1).
+pub(super) fn content_type_starts_with(headers: &HeaderMap, start: &[u8]) -> bool {
+    headers
         .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+        .and_then(|value| value.as_bytes().get(..start.len()))
+        .is_some_and(|found| found.eq_ignore_ascii_case(start))
 }

@@ -54,7 +54,7 @@ where
     let (subject, body) = match read(guard, request).await {
         Ok(Read::Keyed(subject, body)) => (subject, body),
         Ok(Read::Unkeyed(request)) => {
-            return Ok(ready.call(request).await?.map(ResponseBody::streamed));
+            return Ok(ready.call(*request).await?.map(ResponseBody::streamed));
         }
         Err(rejection) => return Ok(guard.refuse(rejection)),
     };

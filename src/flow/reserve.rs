@@ -120,8 +120,9 @@ fn refused_by_store(guard: &Guard, subject: &Subject, asked: Instant, error: &St
             protected: false,
         });
     }
-    Turn::Refuse(match error.kind() {
-        StoreErrorKind::Full => RejectionKind::StoreFull,
-        _ => RejectionKind::StoreUnavailable,
-    })
+    if error.kind() == StoreErrorKind::Full {
+        Turn::Refuse(RejectionKind::StoreFull)
+    } else {
+        Turn::Refuse(RejectionKind::StoreUnavailable)
+    }
 }

@@ -1,12 +1,13 @@
 use std::{convert::Infallible, future::pending, mem, sync::Arc};
 
-use http::{HeaderMap, Request, Response, header, response::Parts};
+use http::{Request, Response, response::Parts};
 use http_body::Body;
 use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
 use super::{
     Guard, background,
+    guard::content_type_starts_with,
     renewal::keep_renewed,
     reserve::Claimed,
     settle::{Settled, Settlement},
@@ -189,7 +190,7 @@ impl Run {
     ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
         let settings = &self.guard.settings;
         let mut collector = Collector::new(body, settings.response_limit);
-        let stopped = if is_event_stream(&parts.headers) {
+        let stopped = if content_type_starts_with(&parts.headers, b"text/event-stream") {
             Ok(Ok(Err(Stop::TooLarge)))
         } else {
             timeout(settings.collect_limit, catch(collector.collect())).await
@@ -242,9 +243,3 @@ impl Drop for Run {
 }
 
 struct BodyFailed;
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
-}

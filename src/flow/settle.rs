@@ -94,7 +94,10 @@ impl Run {
                 StoreErrorKind::LostClaim => {
                     Settled::Otherwise(from_record(&self.guard, &self.claim).await)
                 }
-                _ => {
+                StoreErrorKind::OutcomeUnknown
+                | StoreErrorKind::Full
+                | StoreErrorKind::Unavailable
+                | StoreErrorKind::Other => {
                     event::outcome_pending(&self.claim);
                     refused(RejectionKind::OutcomePending)
                 }
@@ -146,6 +149,10 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Turn {
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
     match within(guard.call_limit, elapsed, inspection, ignore).await {
+        Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
+            // Not comparable here. A retry, which has the request, will be told.
+            Turn::Refuse(RejectionKind::StoreUnavailable)
+        }
         Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
             Turn::Refuse(RejectionKind::KeyReused)
         }

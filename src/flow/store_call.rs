@@ -37,17 +37,20 @@ pub(super) async fn within<T: Send + 'static>(
 /// For calls whose late result changes nothing.
 pub(super) fn ignore<T>(_late: Result<T, StoreError>) {}
 
+type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 /// A store that panics was reached. What it did before is known no better than after a call that ran into its limit.
 fn panicked(elapsed: StoreErrorKind) -> StoreError {
-    let kind = match elapsed {
-        StoreErrorKind::Unavailable => StoreErrorKind::Other,
-        kind => kind,
+    let kind = if elapsed == StoreErrorKind::Unavailable {
+        StoreErrorKind::Other
+    } else {
+        elapsed
     };
     StoreError::new(kind, "the store panicked")
 }
 
 struct StoreCall<T: Send + 'static, L: FnOnce(T) + Send + 'static> {
-    pending: Option<(Pin<Box<dyn Future<Output = T> + Send>>, L)>,
+    pending: Option<(Call<T>, L)>,
     /// Kept, because a future may be dropped outside of its runtime.
     runtime: Handle,
 }

@@ -27,7 +27,13 @@ pub(super) enum Read<B> {
     /// It has a key. The body is there if it was not collected.
     Keyed(Box<Subject>, Option<B>),
     /// It has none, and needs none.
-    Unkeyed(Request<RequestBody<B>>),
+    Unkeyed(Box<Request<RequestBody<B>>>),
+}
+
+impl<B> Read<B> {
+    fn unkeyed(parts: Parts, body: RequestBody<B>) -> Self {
+        Self::Unkeyed(Box::new(Request::from_parts(parts, body)))
+    }
 }
 
 /// Reads key, scope and fingerprint. What the head alone decides is decided before the body is polled.
@@ -40,10 +46,9 @@ pub(super) async fn read<B: Body>(
     let key = match head_key(guard, &parts)? {
         HeadKey::Missing if settings.key_required => return Err(RejectionKind::MissingKey.into()),
         HeadKey::Missing => {
-            let request = Request::from_parts(parts, RequestBody::streamed(body));
-            return Ok(Read::Unkeyed(request));
+            return Ok(Read::unkeyed(parts, RequestBody::streamed(body)));
         }
-        key => key,
+        key @ (HeadKey::Found(_) | HeadKey::InBody) => key,
     };
     let scope = settings.scope.scope(&parts);
     let scope = scope.ok_or(RejectionKind::MissingScope)?;
@@ -65,7 +70,7 @@ pub(super) async fn read<B: Body>(
             None if settings.key_required => return Err(RejectionKind::MissingKey.into()),
             None => {
                 let body = RequestBody::collected(collected.unwrap_or_default());
-                return Ok(Read::Unkeyed(Request::from_parts(parts, body)));
+                return Ok(Read::unkeyed(parts, body));
             }
         },
     };

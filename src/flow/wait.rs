@@ -59,7 +59,9 @@ where
                 Turn::Run(claimed) if claimed.protected => {
                     background::release(guard, Arc::new(claimed.claim));
                 }
-                turn => return Ok((turn, None)),
+                turn @ (Turn::Run(_) | Turn::Replay(_) | Turn::Refuse(_)) => {
+                    return Ok((turn, None));
+                }
             },
             Look::Free => {
                 let mut service = unready.clone();
@@ -70,7 +72,9 @@ where
                 }
                 match reserve(guard, subject).await {
                     Turn::InFlight => drop(service),
-                    turn => return Ok((turn, Some(service))),
+                    turn @ (Turn::Run(_) | Turn::Replay(_) | Turn::Refuse(_)) => {
+                        return Ok((turn, Some(service)));
+                    }
                 }
             }
         }

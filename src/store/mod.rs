@@ -5,6 +5,10 @@ mod contract;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod record;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sql;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
 mod terms;
 
 pub use self::{

@@ -42,7 +42,7 @@ fn write(value: &Value, choices: &mut impl Iterator<Item = u8>, out: &mut String
             blanks(choices, out);
             out.push('}');
         }
-        leaf => write!(out, "{leaf}").expect("a leaf"),
+        Value::Null | Value::Bool(_) | Value::Number(_) => write!(out, "{value}").expect("a leaf"),
     }
     blanks(choices, out);
 }

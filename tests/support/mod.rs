@@ -11,9 +11,12 @@
     reason = "clippy takes the modules of a test for production code"
 )]
 
+pub mod body;
 pub mod faulty;
+pub mod handler;
 pub mod probe;
 pub mod server;
+pub mod spy;
 
 use std::sync::{
     Arc,

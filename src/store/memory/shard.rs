@@ -105,3 +105,74 @@ pub(super) enum Step {
 pub(super) fn first_due(now: Moment, retention: Duration) -> Moment {
     now.saturating_add(retention)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Fingerprint, Tag,
+        store::{Claim, Nonce},
+    };
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn insert(shard: &mut Shard, number: u8, expires: Moment) -> RecordKey {
+        let key = RecordKey::from_bytes([number; 32]);
+        let fingerprint = Fingerprint::new(Tag::from_u16(0x0101), [0; 32]);
+        let claim = Claim::new(key, fingerprint, Nonce::random(), 1, 1);
+        shard.insert(
+            &key,
+            Entry::new(&claim, State::Abandoned { expires }, expires),
+        );
+        key
+    }
+
+    #[test]
+    fn live_records_are_not_looked_at() {
+        let mut shard = Shard::default();
+        for number in 0..100 {
+            insert(&mut shard, number, HOUR);
+        }
+        assert!(shard.step(HOUR - Duration::from_nanos(1)).is_none());
+        assert!(matches!(shard.step(HOUR), Some(Step::Expired(_))));
+    }
+
+    #[test]
+    fn released_keys_leave_nothing_behind() {
+        let mut shard = Shard::default();
+        let kept = insert(&mut shard, 0, HOUR * 2);
+        for _ in 0..10_000 {
+            let key = insert(&mut shard, 1, HOUR);
+            shard.remove(&key);
+            assert!(shard.queue.len() <= 2 * shard.records.len() + 64);
+        }
+        while shard.step(HOUR * 2).is_some() {}
+        assert!(shard.get(&kept).is_none());
+        assert!(shard.queue.is_empty());
+    }
+
+    #[test]
+    fn a_record_that_expires_earlier_than_it_was_to_is_due_then() {
+        let mut shard = Shard::default();
+        let key = insert(&mut shard, 0, HOUR * 2);
+        shard.update(&key, |entry| {
+            entry.state = State::Abandoned { expires: HOUR }
+        });
+        assert!(matches!(shard.step(HOUR), Some(Step::Expired(_))));
+        assert!(matches!(shard.step(HOUR * 2), Some(Step::Stale)));
+    }
+
+    #[test]
+    fn a_record_that_expires_later_than_it_was_to_lives_on_with_one_entry_in_the_queue() {
+        let mut shard = Shard::default();
+        let key = insert(&mut shard, 0, HOUR);
+        for hours in 2..100 {
+            let expires = HOUR * hours;
+            shard.update(&key, |entry| entry.state = State::Abandoned { expires });
+        }
+        assert!(matches!(shard.step(HOUR), Some(Step::LivesOn)));
+        assert!(shard.step(HOUR * 98).is_none());
+        assert_eq!(shard.queue.len(), 1);
+        assert!(matches!(shard.step(HOUR * 99), Some(Step::Expired(_))));
+    }
+}

@@ -1,0 +1,105 @@
+use std::time::Duration;
+
+use axum::{
+    Extension, Router,
+    extract::{Path, State},
+    http::{StatusCode, header::LOCATION},
+    middleware,
+    response::{IntoResponse, Json as JsonBody},
+    routing::{get, post},
+};
+use sqlx::{Sqlite, SqlitePool};
+use tokio::time::sleep;
+use tower_idempotency::{IdempotencyContext, IdempotencyLayer, Tx};
+use uuid::Uuid;
+
+use crate::{
+    auth::{Account, authenticate},
+    db::{self, Charge, Refund},
+    order::{Card, Order, RefundOrder},
+    problem::{Json, Problem},
+};
+
+/// The layer that is added later is the outer one: who calls is known before the key is looked at.
+pub(crate) fn router(pool: SqlitePool, idempotency: IdempotencyLayer) -> Router {
+    Router::new()
+        .route("/charges", post(charge).get(charges))
+        .route("/charges/{id}", get(charge_by_id))
+        .route("/refunds", post(refund))
+        .route_layer(idempotency)
+        .layer(middleware::from_fn(authenticate))
+        .with_state(pool)
+}
+
+/// What goes through `tx` commits together with the answer and its key, or not at all. A real card network takes no part in
+/// that: give it `context.derive_key("card-network")`, which is the same for every attempt, as its own idempotency key.
+async fn charge(
+    Extension(account): Extension<Account>,
+    context: IdempotencyContext,
+    mut tx: Tx<Sqlite>,
+    Json(order): Json<Order>,
+) -> Result<impl IntoResponse, Problem> {
+    match order.card {
+        Card::TokDeclined => return Err(Problem::card_declined()),
+        Card::TokSlow => sleep(Duration::from_secs(2)).await,
+        Card::TokVisa | Card::TokError | Card::TokPanic => {}
+    }
+    let charge = Charge {
+        id: Uuid::new_v4().to_string(),
+        amount: order.amount.get(),
+        currency: order.currency.as_str().to_owned(),
+        account: account.0,
+    };
+    db::insert_charge(&mut tx, &charge, context.key().as_str()).await?;
+    fail_if_told(order.card)?;
+    let location = format!("/charges/{}", charge.id);
+    Ok((
+        StatusCode::CREATED,
+        [(LOCATION, location)],
+        JsonBody(charge),
+    ))
+}
+
+/// Whatever fails after the insert takes the insert with it.
+#[expect(clippy::panic, reason = "it is what this card is for")]
+fn fail_if_told(card: Card) -> Result<(), Problem> {
+    match card {
+        Card::TokError => Err(Problem::internal("the card asked for an error")),
+        Card::TokPanic => panic!("the card asked for a panic"),
+        Card::TokVisa | Card::TokSlow | Card::TokDeclined => Ok(()),
+    }
+}
+
+async fn charges(
+    Extension(account): Extension<Account>,
+    State(pool): State<SqlitePool>,
+) -> Result<JsonBody<Vec<Charge>>, Problem> {
+    Ok(JsonBody(db::charges(&pool, &account.0).await?))
+}
+
+async fn charge_by_id(
+    Extension(account): Extension<Account>,
+    State(pool): State<SqlitePool>,
+    Path(id): Path<String>,
+) -> Result<JsonBody<Charge>, Problem> {
+    let charge = db::charge(&pool, &account.0, &id).await?;
+    charge.map(JsonBody).ok_or_else(Problem::no_such_charge)
+}
+
+async fn refund(
+    Extension(account): Extension<Account>,
+    mut tx: Tx<Sqlite>,
+    Json(order): Json<RefundOrder>,
+) -> Result<(StatusCode, JsonBody<Refund>), Problem> {
+    let charge = db::charge(&mut *tx, &account.0, &order.charge).await?;
+    let charge = charge.ok_or_else(Problem::no_such_charge)?;
+    let refund = Refund {
+        id: Uuid::new_v4().to_string(),
+        charge: charge.id,
+        amount: charge.amount,
+    };
+    if !db::insert_refund(&mut tx, &refund).await? {
+        return Err(Problem::already_refunded());
+    }
+    Ok((StatusCode::CREATED, JsonBody(refund)))
+}

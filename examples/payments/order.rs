@@ -1,0 +1,49 @@
+use serde::Deserialize;
+use std::num::NonZeroU32;
+
+/// What a client asks for. What doesn't fit these types is refused with 422 by [`Json`](crate::problem::Json).
+#[derive(Deserialize)]
+pub(crate) struct Order {
+    /// In cents.
+    pub(crate) amount: NonZeroU32,
+    pub(crate) currency: Currency,
+    pub(crate) card: Card,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Currency {
+    Eur,
+    Gbp,
+    Usd,
+}
+
+impl Currency {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Eur => "eur",
+            Self::Gbp => "gbp",
+            Self::Usd => "usd",
+        }
+    }
+}
+
+/// Test cards, in the manner of payment providers.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Card {
+    TokVisa,
+    /// Takes two seconds before anything is written.
+    TokSlow,
+    TokDeclined,
+    /// Fails after the charge was written.
+    TokError,
+    /// Panics after the charge was written.
+    TokPanic,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct RefundOrder {
+    /// The id of a charge.
+    pub(crate) charge: String,
+}

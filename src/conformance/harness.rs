@@ -1,0 +1,18 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::store::Store;
+
+/// What the checks need to know of a store besides its trait.
+#[async_trait]
+pub trait Harness: Send + Sync {
+    /// The store. Every call returns one over the same records.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Lets at least this much of the backend's time go by.
+    ///
+    /// For a store on a paused clock that is `tokio::time::advance`; for a real backend it is a wait.
+    /// The checks ask for less than a second at a time.
+    async fn pass(&self, time: Duration);
+}

@@ -1,0 +1,28 @@
+//! Transactions by hand. `sqlx::Transaction` gives up its transaction when COMMIT fails, where a busy one may be sent again, and
+//! can't close its connection. Statements alone would leave sqlx's own count of nested transactions wrong for the handler.
+
+use sqlx::{Database, Error, SqlSafeStr};
+use sqlx_core::transaction::TransactionManager;
+
+/// Starts a transaction by this statement, on a connection that has none.
+pub(crate) async fn begin<DB: Database>(
+    connection: &mut DB::Connection,
+    statement: &'static str,
+) -> Result<(), Error> {
+    DB::TransactionManager::begin(connection, Some(statement.into_sql_str())).await
+}
+
+/// Commits. On an error the transaction may still be open.
+pub(crate) async fn commit<DB: Database>(connection: &mut DB::Connection) -> Result<(), Error> {
+    DB::TransactionManager::commit(connection).await
+}
+
+/// Rolls the innermost transaction back.
+pub(crate) async fn rollback<DB: Database>(connection: &mut DB::Connection) -> Result<(), Error> {
+    DB::TransactionManager::rollback(connection).await
+}
+
+/// How many transactions sqlx believes to be open, nested ones included.
+pub(crate) fn depth<DB: Database>(connection: &DB::Connection) -> usize {
+    DB::TransactionManager::get_transaction_depth(connection)
+}

@@ -1,0 +1,61 @@
+use std::time::Duration;
+
+use super::{Found, State, Stored, from_micros};
+use crate::{
+    Fingerprint, StoreError,
+    store::{Reservation, Takeover, Terms},
+};
+
+/// What a lease store does about the row that it read.
+pub(crate) enum Decision<'a> {
+    /// Answers, and writes nothing.
+    Answer(Reservation),
+    /// Hands a running claim to its own run again.
+    Resume(&'a Stored),
+    /// Writes a new claim, if the row is still the one that was read.
+    Claim {
+        over: Option<&'a Stored>,
+        attempt: u32,
+    },
+}
+
+/// The rules of `reserve`, in their order. `renewing` tells whether the owner of the row is just renewing it in this process.
+pub(crate) fn decide<'a>(
+    found: &'a Found,
+    fingerprint: &Fingerprint,
+    terms: &Terms,
+    renewing: impl FnOnce(&Stored) -> bool,
+) -> Result<Decision<'a>, StoreError> {
+    let Some(live) = found.live() else {
+        return Ok(Decision::Claim {
+            over: found.stored.as_ref(),
+            attempt: 1,
+        });
+    };
+    if live.fingerprint != *fingerprint {
+        return Ok(Decision::Answer(Reservation::Mismatch(live.fingerprint)));
+    }
+    let answer = match live.state {
+        State::Completed => Reservation::Replay(live.response()?),
+        State::Running if live.nonce == terms.nonce() => return Ok(Decision::Resume(live)),
+        State::Running if live.lease_end > found.now => Reservation::InFlight {
+            retry_after: from_micros(live.lease_end - found.now).min(ASK_AGAIN),
+        },
+        State::Running if renewing(live) => Reservation::InFlight {
+            retry_after: ASK_AGAIN,
+        },
+        State::Running | State::Abandoned => match terms.takeover() {
+            Takeover::Refuse => Reservation::Unknown,
+            Takeover::RunAgain => {
+                return Ok(Decision::Claim {
+                    over: Some(live),
+                    attempt: live.attempt.saturating_add(1),
+                });
+            }
+        },
+    };
+    Ok(Decision::Answer(answer))
+}
+
+/// When to ask again about a claim that lasts longer.
+pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(1);

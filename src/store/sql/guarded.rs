@@ -1,0 +1,84 @@
+use sqlx::{Database, pool::PoolConnection};
+use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
+
+use super::Entry;
+use crate::Fingerprint;
+
+/// An open transaction. Unless it is ended in order its connection is closed, never pooled: the server then rolls back.
+pub(crate) struct Guarded<DB: Database>(Option<Open<DB>>);
+
+struct Open<DB: Database> {
+    connection: PoolConnection<DB>,
+    kept: Kept,
+    /// Where to close the connection: a guard may be dropped on any thread, and after the runtime ended.
+    runtime: Handle,
+}
+
+/// What is given back only after the transaction has ended.
+pub(crate) struct Kept {
+    /// The key's place in the registry.
+    pub(crate) entry: Option<Entry>,
+    /// The turn among this process's writers, for a database that has one writer at a time.
+    #[expect(dead_code, reason = "held, never looked at")]
+    pub(crate) turn: Option<OwnedSemaphorePermit>,
+}
+
+impl<DB: Database> Guarded<DB> {
+    pub(crate) fn new(connection: PoolConnection<DB>, kept: Kept) -> Self {
+        Self(Some(Open {
+            connection,
+            kept,
+            runtime: Handle::current(),
+        }))
+    }
+
+    /// The connection, unless it was taken away.
+    pub(crate) fn connection(&mut self) -> Option<&mut DB::Connection> {
+        self.0.as_mut().map(|open| &mut *open.connection)
+    }
+
+    /// The reservation got its claim: duplicates needn't wait any more.
+    pub(crate) fn set_running(&self, fingerprint: Fingerprint) {
+        if let Some(entry) = self.0.as_ref().and_then(|open| open.kept.entry.as_ref()) {
+            entry.set_running(fingerprint);
+        }
+    }
+
+    /// Moves the transaction out and leaves nothing.
+    pub(crate) fn take(&mut self) -> Option<Self> {
+        self.0.take().map(|open| Self(Some(open)))
+    }
+
+    /// Gives the connection back to the pool: the transaction has ended.
+    pub(crate) fn pool(mut self) {
+        drop(self.0.take());
+    }
+
+    /// Closes the connection, which ends the transaction. What was kept may be kept a little longer.
+    pub(crate) async fn close(mut self) -> Option<Kept> {
+        match self.0.take() {
+            Some(open) => Some(open.close().await),
+            None => None,
+        }
+    }
+}
+
+impl<DB: Database> Open<DB> {
+    async fn close(self) -> Kept {
+        // An error tells of a connection that was broken before: it is gone either way.
+        drop(self.connection.close().await);
+        self.kept
+    }
+}
+
+impl<DB: Database> Drop for Guarded<DB> {
+    fn drop(&mut self) {
+        if let Some(open) = self.0.take() {
+            let runtime = open.runtime.clone();
+            // Within the runtime, because dropping a pooled connection spawns. A runtime that has ended drops the future here,
+            // and the connection with it.
+            let _entered = runtime.enter();
+            runtime.spawn(async move { drop(open.close().await) });
+        }
+    }
+}

@@ -1,0 +1,133 @@
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+
+use crate::{Fingerprint, RecordKey};
+
+/// The keys that this store has a transaction for: a duplicate in the same process is answered without a connection.
+///
+/// An optimisation only. Between processes, the database decides.
+#[derive(Clone, Default)]
+pub(crate) struct Registry(Arc<Mutex<HashMap<RecordKey, State>>>);
+
+enum State {
+    /// Dropping the sender wakes those who wait.
+    Reserving(watch::Sender<()>),
+    Running(Fingerprint),
+}
+
+/// Why a key can't be entered.
+pub(crate) enum Busy {
+    /// Another reservation is under way.
+    Reserving(Wait),
+    /// A run has it, with this fingerprint.
+    Running(Fingerprint),
+}
+
+pub(crate) struct Wait(watch::Receiver<()>);
+
+/// A key's place in the registry, free again when this is dropped.
+pub(crate) struct Entry {
+    registry: Registry,
+    key: RecordKey,
+}
+
+impl Registry {
+    /// Who has the key.
+    pub(crate) fn look(&self, key: &RecordKey) -> Option<Busy> {
+        self.lock().get(key).map(Busy::of)
+    }
+
+    /// Takes the key for a reservation.
+    pub(crate) fn enter(&self, key: &RecordKey) -> Result<Entry, Busy> {
+        let mut states = self.lock();
+        if let Some(state) = states.get(key) {
+            return Err(Busy::of(state));
+        }
+        states.insert(*key, State::Reserving(watch::Sender::new(())));
+        Ok(Entry {
+            registry: self.clone(),
+            key: *key,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordKey, State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Busy {
+    fn of(state: &State) -> Self {
+        match state {
+            State::Reserving(ended) => Self::Reserving(Wait(ended.subscribe())),
+            State::Running(fingerprint) => Self::Running(*fingerprint),
+        }
+    }
+}
+
+impl Wait {
+    /// Until the reservation has ended, one way or the other.
+    pub(crate) async fn ended(mut self) {
+        while self.0.changed().await.is_ok() {}
+    }
+}
+
+impl Entry {
+    /// The reservation got its claim.
+    pub(crate) fn set_running(&self, fingerprint: Fingerprint) {
+        let running = State::Running(fingerprint);
+        self.registry.lock().insert(self.key, running);
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.registry.lock().remove(&self.key);
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registry({} keys)", self.lock().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tag;
+
+    #[test]
+    fn a_key_is_free_again_when_its_entry_is_dropped() {
+        let (registry, key) = (Registry::default(), RecordKey::from_bytes([1; 32]));
+        let entry = registry.enter(&key).ok().unwrap();
+        assert!(matches!(registry.look(&key), Some(Busy::Reserving(_))));
+        entry.set_running(Fingerprint::new(Tag::from_u16(1), [2; 32]));
+        assert!(matches!(registry.enter(&key), Err(Busy::Running(_))));
+        drop(entry);
+        assert!(registry.look(&key).is_none());
+        assert_eq!(format!("{registry:?}"), "Registry(0 keys)");
+    }
+
+    #[tokio::test]
+    async fn waiting_ends_with_the_reservation_however_it_ends() {
+        let (registry, key) = (Registry::default(), RecordKey::from_bytes([1; 32]));
+        for wins in [true, false] {
+            let entry = registry.enter(&key).ok().unwrap();
+            let Some(Busy::Reserving(wait)) = registry.look(&key) else {
+                panic!("not reserving");
+            };
+            if wins {
+                entry.set_running(Fingerprint::new(Tag::from_u16(1), [2; 32]));
+                wait.ended().await;
+            } else {
+                drop(entry);
+                wait.ended().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+use std::{error::Error, fmt};
+
+use crate::{StoreError, StoreErrorKind};
+
+const SQLITE_ERROR: i32 = 1;
+const SQLITE_BUSY: i32 = 5;
+const SQLITE_LOCKED: i32 = 6;
+const SQLITE_IOERR: i32 = 10;
+const SQLITE_FULL: i32 = 13;
+const SQLITE_CANTOPEN: i32 = 14;
+const SQLITE_CONSTRAINT: i32 = 19;
+
+/// What became of one of our own statements.
+pub(super) fn failed(error: sqlx::Error) -> StoreError {
+    let kind = match code(&error) {
+        Some(SQLITE_BUSY | SQLITE_LOCKED | SQLITE_IOERR | SQLITE_CANTOPEN) => {
+            StoreErrorKind::Unavailable
+        }
+        Some(SQLITE_FULL) => StoreErrorKind::Full,
+        // Our statements are constants: what doesn't compile lacks its table.
+        Some(SQLITE_ERROR) => {
+            return StoreError::new(StoreErrorKind::Other, NotMigrated(error));
+        }
+        Some(_) => StoreErrorKind::Other,
+        None if is_unreachable(&error) => StoreErrorKind::Unavailable,
+        None => StoreErrorKind::Other,
+    };
+    StoreError::new(kind, error)
+}
+
+/// There was no database to ask, as far as sqlx itself could tell.
+fn is_unreachable(error: &sqlx::Error) -> bool {
+    matches!(
+        error,
+        sqlx::Error::Io(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::BeginFailed
+    )
+}
+
+/// Another connection holds a lock, and went on holding it for the whole busy timeout.
+pub(super) fn is_busy(error: &sqlx::Error) -> bool {
+    matches!(code(error), Some(SQLITE_BUSY | SQLITE_LOCKED))
+}
+
+/// A constraint that is checked at COMMIT, such as a deferred foreign key, doesn't hold.
+pub(super) fn is_constraint(error: &sqlx::Error) -> bool {
+    code(error) == Some(SQLITE_CONSTRAINT)
+}
+
+/// The statement makes no sense as things stand: a savepoint, say, that isn't there.
+pub(super) fn is_refused(error: &sqlx::Error) -> bool {
+    code(error) == Some(SQLITE_ERROR)
+}
+
+/// The primary result code: the extended one adds detail in the higher bytes.
+fn code(error: &sqlx::Error) -> Option<i32> {
+    let extended: i32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(extended & 0xff)
+}
+
+#[derive(Debug)]
+struct NotMigrated(sqlx::Error);
+
+impl fmt::Display for NotMigrated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the store's table is missing or was altered, run its `migrate()`: {}",
+            self.0
+        )
+    }
+}
+
+impl Error for NotMigrated {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}

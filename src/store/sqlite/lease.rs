@@ -1,0 +1,271 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::SqlitePool;
+
+use super::{
+    busy::Busy,
+    error::failed,
+    lease_sql as sql,
+    schema::{self, Schema},
+    upkeep,
+};
+use crate::{
+    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
+    store::{
+        Claim, Record, Reservation, Store, StoreKind, Terms,
+        sql::{Columns, Decision, Found, State, Stored, decide, to_micros},
+    },
+};
+
+/// A lease store in a SQLite database: the claim is durable before the handler runs, the response is saved after it.
+///
+/// What the handler writes elsewhere, or through the pool, is not part of it: after a crash in mid-run the outcome is unknown,
+/// and the [takeover policy](crate::store::Takeover) decides. Use [`TransactionStore`](super::TransactionStore) where the
+/// handler's writes go into the same database.
+///
+/// Every call is one or two short statements, each in a transaction of its own, so the pool's busy timeout (sqlx: 5 seconds)
+/// decides how long one waits for another writer. Give it a file other than a transaction store's, whose writer lock lasts
+/// as long as a handler runs and would outlast leases.
+///
+/// Recommended for the pool: [`journal_mode(Wal)`](sqlx::sqlite::SqliteConnectOptions::journal_mode), so that replays are read
+/// while another connection writes, and the default `synchronous(Full)`: a claim that a power loss takes back runs twice.
+/// An in-memory database needs a pool of one connection that never ends: `max_connections(1)`, `idle_timeout(None)`,
+/// `max_lifetime(None)`.
+///
+/// ```
+/// # async fn make() -> Result<(), Box<dyn std::error::Error>> {
+/// use sqlx::{SqlitePool, sqlite::{SqliteConnectOptions, SqliteJournalMode}};
+/// use tower_idempotency::sqlite::LeaseStore;
+///
+/// let options = SqliteConnectOptions::new()
+///     .filename("idempotency.db")
+///     .create_if_missing(true)
+///     .journal_mode(SqliteJournalMode::Wal);
+/// let store = LeaseStore::new(SqlitePool::connect_with(options).await?);
+/// store.migrate().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LeaseStore {
+    pool: SqlitePool,
+    busy: Busy,
+}
+
+impl LeaseStore {
+    /// A store in the pool's database. The table must be there: see [`migrate`](Self::migrate).
+    #[must_use]
+    pub fn new(pool: SqlitePool) -> Self {
+        Self {
+            pool,
+            busy: Busy::default(),
+        }
+    }
+
+    /// Creates the store's table, `tower_idempotency_leases`, if it isn't there, in one transaction.
+    ///
+    /// The same SQL is shipped as `src/store/sqlite/lease.sql`. The journal mode is left alone, it concerns the whole database.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call has made the table, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the table was made by a later release, if SQLite is older than 3.37, or if the database fails.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        schema::migrate(&self.pool, &SCHEMA).await
+    }
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let columns: Columns = sqlx::query_as(sql::READ)
+            .bind(&key.as_bytes()[..])
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed)?;
+        Found::read(columns)
+    }
+
+    /// The new claim; none if the row isn't the one that was read any more.
+    async fn claim(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+        over: Option<&Stored>,
+        attempt: u32,
+    ) -> Result<Option<Claim>, StoreError> {
+        let over_nonce = over.map(|stored| stored.nonce.as_bytes().to_vec());
+        let over_state = over.map(|stored| stored.state as i64);
+        let fence: Option<i64> = sqlx::query_scalar(sql::CLAIM)
+            .bind(&key.as_bytes()[..])
+            .bind(i64::from(fingerprint.tag().to_u16()))
+            .bind(&fingerprint.digest()[..])
+            .bind(&terms.nonce().as_bytes()[..])
+            .bind(i64::from(attempt))
+            .bind(over_nonce)
+            .bind(over_state)
+            .bind(to_micros(terms.lease()))
+            .bind(to_micros(terms.retention()))
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(fence.map(|fence| {
+            let fence = u64::try_from(fence).unwrap_or(0);
+            Claim::new(*key, *fingerprint, terms.nonce(), attempt, fence)
+        }))
+    }
+
+    async fn renew_row(&self, claim: &Claim, lease: Duration) -> Result<bool, StoreError> {
+        let renewed = sqlx::query(sql::RENEW)
+            .bind(&claim.key().as_bytes()[..])
+            .bind(&claim.nonce().as_bytes()[..])
+            .bind(to_micros(lease))
+            .execute(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(renewed.rows_affected() > 0)
+    }
+
+    /// Writes the end of a claim; if the row isn't the claim's to settle, it is Ok only if the same was written before.
+    async fn settle(
+        &self,
+        claim: &Claim,
+        state: State,
+        response: Option<&SavedResponse>,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        let _busy = self.busy.with(claim.nonce());
+        loop {
+            if self.settle_row(claim, state, response, retention).await? {
+                return Ok(());
+            }
+            match self.read(claim.key()).await?.live() {
+                Some(live) if live.nonce == claim.nonce() && live.state == state => return Ok(()),
+                Some(_) => return Err(StoreErrorKind::LostClaim.into()),
+                // It expired in between, so it is the claim's to write.
+                None => {}
+            }
+        }
+    }
+
+    async fn settle_row(
+        &self,
+        claim: &Claim,
+        state: State,
+        response: Option<&SavedResponse>,
+        retention: Duration,
+    ) -> Result<bool, StoreError> {
+        let settled = sqlx::query(sql::SETTLE)
+            .bind(&claim.key().as_bytes()[..])
+            .bind(i64::from(claim.fingerprint().tag().to_u16()))
+            .bind(&claim.fingerprint().digest()[..])
+            .bind(&claim.nonce().as_bytes()[..])
+            .bind(i64::from(claim.attempt()))
+            .bind(i64::try_from(claim.fence()).unwrap_or(i64::MAX))
+            .bind(state as i64)
+            .bind(to_micros(retention))
+            .bind(response.map(|response| response.encode().to_vec()))
+            .bind(i64::from(state == State::Completed))
+            .execute(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(settled.rows_affected() > 0)
+    }
+}
+
+#[async_trait]
+impl Store for LeaseStore {
+    async fn reserve(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Reservation, StoreError> {
+        loop {
+            // A read first: most calls that don't claim anything are replays, and those needn't wait for a writer.
+            let found = self.read(key).await?;
+            let is_busy = |stored: &Stored| self.busy.contains(stored.nonce);
+            match decide(&found, fingerprint, terms, is_busy)? {
+                Decision::Answer(answer) => return Ok(answer),
+                Decision::Resume(stored) => {
+                    let claim = stored.claim(key);
+                    if self.renew_row(&claim, terms.lease()).await? {
+                        return Ok(Reservation::Acquired(claim));
+                    }
+                }
+                Decision::Claim { over, attempt } => {
+                    if let Some(claim) = self.claim(key, fingerprint, terms, over, attempt).await? {
+                        return Ok(Reservation::Acquired(claim));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, claim: &Claim, lease: Duration) -> Result<(), StoreError> {
+        let _busy = self.busy.with(claim.nonce());
+        if self.renew_row(claim, lease).await? {
+            return Ok(());
+        }
+        Err(StoreErrorKind::LostClaim.into())
+    }
+
+    async fn complete(
+        &self,
+        claim: &Claim,
+        response: &SavedResponse,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        self.settle(claim, State::Completed, Some(response), retention)
+            .await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
+        let released = sqlx::query(sql::RELEASE)
+            .bind(&claim.key().as_bytes()[..])
+            .bind(&claim.nonce().as_bytes()[..])
+            .execute(&self.pool)
+            .await
+            .map_err(failed)?;
+        if released.rows_affected() > 0 || self.read(claim.key()).await?.live().is_none() {
+            return Ok(());
+        }
+        Err(StoreErrorKind::LostClaim.into())
+    }
+
+    async fn abandon(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
+        self.settle(claim, State::Abandoned, None, retention).await
+    }
+
+    async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        self.read(key).await?.record()
+    }
+
+    async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
+        let forgotten = sqlx::query(sql::FORGET)
+            .bind(&key.as_bytes()[..])
+            .execute(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(forgotten.rows_affected() > 0)
+    }
+
+    async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
+        upkeep::purge(&self.pool, sql::PURGE, limit).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        upkeep::ping(&self.pool).await
+    }
+
+    fn kind(&self) -> StoreKind {
+        StoreKind::Lease
+    }
+}
+
+const SCHEMA: Schema = Schema {
+    name: "leases",
+    script: include_str!("lease.sql"),
+};

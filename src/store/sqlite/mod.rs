@@ -1,0 +1,15 @@
+//! SQLite through sqlx and the user's own pool.
+
+mod busy;
+mod clock;
+mod error;
+mod lease;
+mod lease_sql;
+mod lookup;
+mod schema;
+mod settle;
+mod transaction;
+mod transaction_sql;
+mod upkeep;
+
+pub use self::{lease::LeaseStore, transaction::TransactionStore};

@@ -1,0 +1,107 @@
+use sqlx::{Connection, SqliteConnection, SqlitePool};
+
+use super::error::failed;
+use crate::{StoreError, StoreErrorKind};
+
+/// A table of ours: its name among the schema versions, and the shipped file that makes it.
+pub(super) struct Schema {
+    pub(super) name: &'static str,
+    pub(super) script: &'static str,
+}
+
+/// The version of the tables that this release makes and knows.
+const VERSION: i64 = 1;
+
+/// STRICT tables came with 3.37, RETURNING with 3.35.
+const OLDEST: (u32, u32) = (3, 37);
+
+/// Makes the table in one transaction, or does nothing if it is there.
+pub(super) async fn migrate(pool: &SqlitePool, schema: &Schema) -> Result<(), StoreError> {
+    let mut connection = pool.acquire().await.map_err(failed)?;
+    check_sqlite(&mut connection).await?;
+    // IMMEDIATE: two processes that start together migrate one after the other.
+    let mut transaction = connection
+        .begin_with("BEGIN IMMEDIATE")
+        .await
+        .map_err(failed)?;
+    match version(&mut transaction, schema).await? {
+        None => {
+            sqlx::raw_sql(schema.script)
+                .execute(&mut *transaction)
+                .await
+                .map_err(failed)?;
+        }
+        Some(VERSION) => {}
+        Some(other) => {
+            return Err(StoreError::new(
+                StoreErrorKind::Other,
+                format!(
+                    "the table of `{}` has schema version {other}, this release knows version {VERSION} only",
+                    schema.name
+                ),
+            ));
+        }
+    }
+    transaction.commit().await.map_err(failed)
+}
+
+async fn version(
+    connection: &mut SqliteConnection,
+    schema: &Schema,
+) -> Result<Option<i64>, StoreError> {
+    let any: Option<i64> = sqlx::query_scalar(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'tower_idempotency_schema'",
+    )
+    .fetch_optional(&mut *connection)
+    .await
+    .map_err(failed)?;
+    if any.is_none() {
+        return Ok(None);
+    }
+    sqlx::query_scalar("SELECT version FROM tower_idempotency_schema WHERE name = ?")
+        .bind(schema.name)
+        .fetch_optional(connection)
+        .await
+        .map_err(failed)
+}
+
+/// sqlx brings its own SQLite, but can be built against the system's.
+async fn check_sqlite(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()")
+        .fetch_one(connection)
+        .await
+        .map_err(failed)?;
+    if is_supported(&version) {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Other,
+        format!(
+            "SQLite {version} is too old, {}.{} is needed",
+            OLDEST.0, OLDEST.1
+        ),
+    ))
+}
+
+fn is_supported(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= OLDEST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sqlite_without_strict_tables_is_refused() {
+        for (version, supported) in [
+            ("3.36.0", false),
+            ("3.37.0", true),
+            ("3.51.3", true),
+            ("4.0", true),
+            ("", false),
+        ] {
+            assert_eq!(is_supported(version), supported, "{version}");
+        }
+    }
+}

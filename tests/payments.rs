@@ -1,0 +1,272 @@
+//! What the payments example promises, asked for over real sockets.
+#![cfg(unix)]
+
+mod server;
+
+use http::{Method, StatusCode, header};
+use http_body_util::Full;
+use serde_json::json;
+use server::{Database, Server, fresh_key, order};
+
+const COUNT: &str = "SELECT count(*) FROM charges WHERE account = ?";
+
+#[tokio::test]
+async fn a_charge_is_made_once_and_its_answer_replayed() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    let key = fresh_key();
+
+    let first = client.charge(&key, &order("tok_visa")).await;
+    let again = client
+        .charge(&format!("\"{key}\""), &order("tok_visa"))
+        .await;
+    let other = client.charge(&key, &order("tok_slow")).await;
+
+    let id = first.id();
+    assert_eq!(first.status, StatusCode::CREATED);
+    assert!(!first.is_replay());
+    assert_eq!(first.headers[header::LOCATION], format!("/charges/{id}"));
+    assert_eq!(
+        first.json(),
+        json!({ "id": id, "amount": 1000, "currency": "eur", "account": "alice" })
+    );
+    assert!(again.is_replay());
+    assert_eq!(again.lasting(), first.lasting());
+    assert_eq!(
+        (other.status, other.code().as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "key_reused")
+    );
+    assert_eq!(database.charges_under(&key).await, 1);
+}
+
+#[tokio::test]
+async fn only_alice_and_bob_may_charge() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    for authorization in [
+        None,
+        Some(""),
+        Some("Bearer"),
+        Some("Bearer mallory"),
+        Some("Basic alice"),
+        Some("alice"),
+    ] {
+        for (method, path) in [
+            (Method::POST, "/charges"),
+            (Method::GET, "/charges"),
+            (Method::GET, "/elsewhere"),
+        ] {
+            let mut request = client.request(method, path).header("idempotency-key", "k");
+            if let Some(value) = authorization {
+                request = request.header(header::AUTHORIZATION, value);
+            }
+            let answer = client
+                .send(request.body(Full::default()).expect("a request"))
+                .await;
+            assert_eq!(
+                (answer.status, answer.code().as_str()),
+                (StatusCode::UNAUTHORIZED, "unauthorized"),
+                "{authorization:?}"
+            );
+            assert_eq!(answer.headers[header::WWW_AUTHENTICATE], "Bearer");
+        }
+    }
+    let bob = client
+        .send(client.keyed("/charges", "bob", "k", &order("tok_visa")))
+        .await;
+    assert_eq!(bob.status, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn a_charge_and_a_refund_need_a_key() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    for path in ["/charges", "/refunds"] {
+        let mut request = client.keyed(path, "alice", "k", &order("tok_visa"));
+        request.headers_mut().remove("idempotency-key");
+        let answer = client.send(request).await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (StatusCode::BAD_REQUEST, "missing_key")
+        );
+    }
+    assert_eq!(database.number(COUNT, "alice").await, 0);
+}
+
+#[tokio::test]
+async fn an_account_sees_and_refunds_its_own_charges_only() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+
+    // One key, one order, two accounts: two charges.
+    let alice = client.charge("k", &order("tok_visa")).await;
+    let bob = client
+        .send(client.keyed("/charges", "bob", "k", &order("tok_visa")))
+        .await;
+    let path = format!("/charges/{}", alice.id());
+
+    assert_eq!(bob.status, StatusCode::CREATED);
+    assert!(!bob.is_replay());
+    assert_eq!(
+        client.get("alice", "/charges").await.json(),
+        json!([alice.json()])
+    );
+    assert_eq!(
+        client.get("bob", "/charges").await.json(),
+        json!([bob.json()])
+    );
+    assert_eq!(client.get("alice", &path).await.json(), alice.json());
+    let hidden = client.get("bob", &path).await;
+    assert_eq!(
+        (hidden.status, hidden.code().as_str()),
+        (StatusCode::NOT_FOUND, "no_such_charge")
+    );
+    let refused = client.refund("bob", "r", &alice.id()).await;
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (StatusCode::NOT_FOUND, "no_such_charge")
+    );
+}
+
+#[tokio::test]
+async fn a_charge_is_refunded_once() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    let charge = client.charge("c", &order("tok_visa")).await.id();
+
+    let first = client.refund("alice", "r", &charge).await;
+    let again = client.refund("alice", "r", &charge).await;
+    let second = client.refund("alice", "another", &charge).await;
+
+    assert_eq!(first.status, StatusCode::CREATED);
+    assert_eq!(
+        first.json(),
+        json!({ "id": first.id(), "charge": charge, "amount": 1000 })
+    );
+    assert!(again.is_replay());
+    assert_eq!(again.lasting(), first.lasting());
+    assert_eq!(
+        (second.status, second.code().as_str()),
+        (StatusCode::CONFLICT, "already_refunded")
+    );
+    let refunds = "SELECT count(*) FROM refunds WHERE charge = ?";
+    assert_eq!(database.number(refunds, &charge).await, 1);
+}
+
+#[tokio::test]
+async fn a_failed_charge_leaves_nothing_and_frees_its_key() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    for (card, status, code) in [
+        (
+            "tok_declined",
+            StatusCode::PAYMENT_REQUIRED,
+            "card_declined",
+        ),
+        ("tok_error", StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+        (
+            "tok_panic",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "handler_failed",
+        ),
+    ] {
+        let key = fresh_key();
+        for _ in 0..2 {
+            let answer = client.charge(&key, &order(card)).await;
+            assert_eq!((answer.status, answer.code().as_str()), (status, code));
+            assert!(!answer.is_replay());
+            assert_eq!(database.charges_under(&key).await, 0, "{card}");
+        }
+        let other_card = client.charge(&key, &order("tok_visa")).await;
+        assert_eq!(other_card.status, StatusCode::CREATED, "after {card}");
+        assert_eq!(database.charges_under(&key).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn orders_that_make_no_sense_are_problems() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    let with_amount =
+        |amount: &str| format!(r#"{{"amount":{amount},"currency":"eur","card":"tok_visa"}}"#);
+    let mut orders: Vec<(String, StatusCode)> = [
+        "0",
+        "-1",
+        "-0",
+        "1.5",
+        "1e3",
+        "\"1000\"",
+        "null",
+        "[]",
+        "true",
+        "1e99",
+        "18446744073709551617",
+    ]
+    .iter()
+    .map(|amount| (with_amount(amount), StatusCode::UNPROCESSABLE_ENTITY))
+    .collect();
+    for unfit in [
+        r#"{"currency":"eur","card":"tok_visa"}"#,
+        r#"{"amount":1000,"currency":"xxx","card":"tok_visa"}"#,
+        r#"{"amount":1000,"currency":"eur","card":"tok_gold"}"#,
+        r#"{"amount":1000,"currency":"eur"}"#,
+        "[]",
+    ] {
+        orders.push((unfit.into(), StatusCode::UNPROCESSABLE_ENTITY));
+    }
+    for malformed in ["", "{", r#"{"amount":1000"#, "amount=1000"] {
+        orders.push((malformed.into(), StatusCode::BAD_REQUEST));
+    }
+    for (body, status) in orders {
+        let answer = client.charge(&fresh_key(), &body).await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (status, "invalid_request"),
+            "{body}"
+        );
+    }
+    let mut form = client.keyed("/charges", "alice", "k", &order("tok_visa"));
+    form.headers_mut().remove(header::CONTENT_TYPE);
+    let answer = client.send(form).await;
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request")
+    );
+    assert_eq!(database.number(COUNT, "alice").await, 0);
+}
+
+#[tokio::test]
+async fn other_keys_succeed_and_reads_go_on_while_a_slow_charge_runs() {
+    let database = Database::new();
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    let slow_key = fresh_key();
+
+    let slow = client.start_slow(&slow_key).await;
+    let others: Vec<_> = (0..5)
+        .map(|_| {
+            let (client, order) = (client.clone(), order("tok_visa"));
+            tokio::spawn(async move { client.charge(&fresh_key(), &order).await })
+        })
+        .collect();
+    assert_eq!(client.get("alice", "/charges").await.json(), json!([]));
+    let duplicate = client.charge(&slow_key, &order("tok_slow")).await;
+    assert_eq!(
+        duplicate.code(),
+        "in_flight",
+        "the slow charge was over too soon for this test"
+    );
+
+    for other in others {
+        assert_eq!(other.await.expect("an answer").status, StatusCode::CREATED);
+    }
+    assert_eq!(slow.await.expect("an answer").status, StatusCode::CREATED);
+    assert_eq!(database.number(COUNT, "alice").await, 6);
+}

@@ -1,0 +1,145 @@
+//! How the payments example ends: by its crash points, by a signal, and how its demo tells of it.
+#![cfg(unix)]
+
+mod server;
+
+use std::{os::unix::process::ExitStatusExt, process::Stdio};
+
+use http::StatusCode;
+use rustix::process::Signal;
+use server::{Database, Server, example, fresh_key, order};
+use tokio::{io::AsyncWriteExt, net::TcpStream, process::Command};
+
+#[tokio::test]
+async fn a_crash_before_the_commit_charges_nothing_and_the_retry_charges() {
+    let (database, key) = (Database::new(), fresh_key());
+    crash("before-commit", &database, &key).await;
+    assert_eq!(database.charges_under(&key).await, 0);
+
+    let server = Server::start(&database.file()).await;
+    let retry = server.client().charge(&key, &order("tok_visa")).await;
+    assert_eq!(retry.status, StatusCode::CREATED);
+    assert!(!retry.is_replay());
+    assert_eq!(database.charges_under(&key).await, 1);
+}
+
+#[tokio::test]
+async fn a_crash_after_the_commit_has_charged_and_the_retry_is_answered_from_the_record() {
+    let (database, key) = (Database::new(), fresh_key());
+    crash("after-commit", &database, &key).await;
+    assert_eq!(database.charges_under(&key).await, 1);
+
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    let retry = client.charge(&key, &order("tok_visa")).await;
+    assert_eq!(retry.status, StatusCode::CREATED);
+    assert!(retry.is_replay());
+    let charge = client
+        .get("alice", &format!("/charges/{}", retry.id()))
+        .await;
+    assert_eq!(charge.json(), retry.json());
+    assert_eq!(database.charges_under(&key).await, 1);
+}
+
+/// Charges a server that dies of it.
+async fn crash(point: &str, database: &Database, key: &str) {
+    let server = Server::start_with(&database.file(), Some(point)).await;
+    let client = server.client();
+    // Only a charge that is made dies.
+    let declined = client.charge(&fresh_key(), &order("tok_declined")).await;
+    assert_eq!(declined.status, StatusCode::PAYMENT_REQUIRED);
+    let request = client.keyed("/charges", "alice", key, &order("tok_visa"));
+    assert!(client.try_send(request).await.is_none());
+    assert_eq!(server.ended().await.signal(), Some(Signal::ABORT.as_raw()));
+}
+
+#[tokio::test]
+async fn a_signal_lets_a_running_charge_end_and_answer() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let (database, key) = (Database::new(), fresh_key());
+        let server = Server::start(&database.file()).await;
+        let client = server.client();
+        let charge = client.start_slow(&key).await;
+        server.signal(signal);
+
+        assert_eq!(charge.await.expect("an answer").status, StatusCode::CREATED);
+        assert_eq!(server.ended().await.code(), Some(0));
+        assert_eq!(database.charges_under(&key).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn sigterm_lets_a_charge_end_whose_client_has_gone() {
+    let (database, key) = (Database::new(), fresh_key());
+    let server = Server::start(&database.file()).await;
+    let client = server.client();
+    let charge = client.start_slow(&key).await;
+    charge.abort();
+    assert!(charge.await.expect_err("no answer").is_cancelled());
+    assert_eq!(
+        database.charges_under(&key).await,
+        0,
+        "the charge was over too soon for this test"
+    );
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().await.code(), Some(0));
+    assert_eq!(database.charges_under(&key).await, 1);
+
+    let server = Server::start(&database.file()).await;
+    let retry = server.client().charge(&key, &order("tok_slow")).await;
+    assert_eq!(retry.status, StatusCode::CREATED);
+    assert!(retry.is_replay());
+    assert_eq!(database.charges_under(&key).await, 1);
+}
+
+#[tokio::test]
+async fn sigterm_does_not_wait_for_ever_for_a_client_that_sent_half_a_request() {
+    let (database, key) = (Database::new(), fresh_key());
+    let server = Server::start(&database.file()).await;
+    let mut socket = TcpStream::connect(server.address)
+        .await
+        .expect("a connection");
+    let body = order("tok_visa");
+    let (sent, _unsent) = body.split_at(body.len() / 2);
+    let request = format!(
+        "POST /charges HTTP/1.1\r\nHost: payments\r\nAuthorization: Bearer alice\r\nContent-Type: application/json\r\n\
+         Idempotency-Key: {key}\r\nContent-Length: {}\r\n\r\n{sent}",
+        body.len()
+    );
+    socket
+        .write_all(request.as_bytes())
+        .await
+        .expect("half a request");
+    // The server has accepted by now: another connection came after it.
+    server.client().get("alice", "/charges").await;
+
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().await.code(), Some(0));
+    assert_eq!(database.charges_under(&key).await, 0);
+}
+
+#[tokio::test]
+async fn the_server_ends_when_its_parent_does() {
+    let database = Database::new();
+    let mut server = Server::start(&database.file()).await;
+    server.close_input();
+    assert_eq!(server.ended().await.code(), Some(1));
+}
+
+#[tokio::test]
+async fn the_demo_ends_with_one_charge_per_key() {
+    let demo = Command::new(example("payments"))
+        .arg("demo")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .expect("a demo");
+    let story = String::from_utf8(demo.stdout).expect("a story");
+    assert_eq!(demo.status.code(), Some(0), "{story}");
+    let (_, counts) = story.split_once("Charges per key").expect("the count");
+    let counts: Vec<_> = counts.lines().skip(1).map(str::trim).collect();
+    assert_eq!(counts.len(), 3, "{story}");
+    assert!(counts.iter().all(|line| line.ends_with(": 1")), "{story}");
+    assert_eq!(story.matches("no answer").count(), 2, "{story}");
+}

@@ -1,0 +1,490 @@
+//! `sqlite::LeaseStore` on a database file. Effects are read through a second pool.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "tests"
+)]
+
+mod sqlite_support;
+
+use std::{error::Error as _, sync::Arc, time::Duration};
+
+use sqlite_support::*;
+use sqlx::{SqlitePool, sqlite::SqliteJournalMode};
+use tokio::{sync::Barrier, task::JoinSet};
+use tower_idempotency::{
+    RecordKey, StoreErrorKind,
+    sqlite::LeaseStore,
+    store::{Nonce, RecordState, Reservation, Store, Takeover, Terms},
+};
+
+async fn store_in(file: &File) -> LeaseStore {
+    let store = LeaseStore::new(file.pool(4).await);
+    store.migrate().await.unwrap();
+    store
+}
+
+fn lapsing() -> Terms {
+    Terms::new(Nonce::random(), INSTANT, RETENTION)
+}
+
+async fn until_lapsed(store: &LeaseStore, key: &RecordKey) {
+    until(|| async {
+        let record = store.inspect(key).await.unwrap().unwrap();
+        matches!(record.state, RecordState::Unknown)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_completed_claim_is_replayed_by_another_store_over_the_file() {
+    let file = File::wal();
+    let (store, other) = (store_in(&file).await, store_in(&file).await);
+    let key = fresh_key();
+    let claim = claim(&store, &key, &terms()).await;
+    assert!(matches!(
+        reserve(&other, &key).await,
+        Reservation::InFlight { .. }
+    ));
+    store
+        .complete(&claim, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&other, &key).await, "done");
+    let mismatch = other
+        .reserve(&key, &fingerprint(2), &terms())
+        .await
+        .unwrap();
+    assert!(matches!(mismatch, Reservation::Mismatch(stored) if stored == fingerprint(1)));
+}
+
+#[tokio::test]
+async fn one_of_many_equal_reservations_wins() {
+    let file = File::wal();
+    let stores = [store_in(&file).await, store_in(&file).await];
+    let key = fresh_key();
+    let barrier = Arc::new(Barrier::new(50));
+    let mut tasks = JoinSet::new();
+    for number in 0..50 {
+        let (store, barrier) = (stores[number % 2].clone(), Arc::clone(&barrier));
+        tasks.spawn(async move {
+            barrier.wait().await;
+            reserve(&store, &key).await
+        });
+    }
+    let answers = tasks.join_all().await;
+    let won = answers
+        .iter()
+        .filter(|answer| matches!(answer, Reservation::Acquired(_)))
+        .count();
+    let busy = answers
+        .iter()
+        .filter(|answer| matches!(answer, Reservation::InFlight { .. }))
+        .count();
+    assert_eq!((won, busy), (1, 49));
+}
+
+#[tokio::test]
+async fn parallel_claims_on_one_file_never_meet_a_busy_database() {
+    for mode in [SqliteJournalMode::Wal, SqliteJournalMode::Delete] {
+        let file = File::new(mode);
+        store_in(&file).await;
+        let barrier = Arc::new(Barrier::new(20));
+        let mut tasks = JoinSet::new();
+        for _ in 0..20 {
+            let store = LeaseStore::new(file.pool(1).await);
+            let barrier = Arc::clone(&barrier);
+            tasks.spawn(async move {
+                barrier.wait().await;
+                let claim = claim(&store, &fresh_key(), &terms()).await;
+                store.renew(&claim, LEASE).await.unwrap();
+                store
+                    .complete(&claim, &response("done"), RETENTION)
+                    .await
+                    .unwrap();
+            });
+        }
+        tasks.join_all().await;
+        let rows = "SELECT count(*) FROM tower_idempotency_leases WHERE state = 1";
+        assert_eq!(count(&file.pool(1).await, rows).await, 20);
+    }
+}
+
+#[tokio::test]
+async fn a_lapsed_claim_is_taken_over_only_where_the_terms_say_so() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let key = fresh_key();
+    let first = claim(&store, &key, &lapsing()).await;
+    until_lapsed(&store, &key).await;
+    assert!(matches!(reserve(&store, &key).await, Reservation::Unknown));
+    let second = claim(&store, &key, &terms().with_takeover(Takeover::RunAgain)).await;
+    assert_eq!(second.attempt(), 2);
+    assert!(second.fence() > first.fence());
+
+    assert_kind(store.renew(&first, LEASE).await, StoreErrorKind::LostClaim);
+    assert_kind(store.release(&first).await, StoreErrorKind::LostClaim);
+    assert_kind(
+        store.abandon(&first, RETENTION).await,
+        StoreErrorKind::LostClaim,
+    );
+    assert_kind(
+        store.complete(&first, &response("late"), RETENTION).await,
+        StoreErrorKind::LostClaim,
+    );
+    assert!(matches!(
+        reserve(&store, &key).await,
+        Reservation::InFlight { .. }
+    ));
+    store
+        .complete(&second, &response("second"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, &key).await, "second");
+}
+
+#[tokio::test]
+async fn a_lapsed_claim_that_nobody_took_still_renews_and_completes() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let key = fresh_key();
+    let claim = claim(&store, &key, &lapsing()).await;
+    until_lapsed(&store, &key).await;
+    store.renew(&claim, LEASE).await.unwrap();
+    let record = store.inspect(&key).await.unwrap().unwrap();
+    assert!(matches!(record.state, RecordState::InFlight { lease_left } if lease_left <= LEASE));
+    assert!(
+        record.expires_in > RETENTION,
+        "the retention counts from the lease's end"
+    );
+    store.renew(&claim, INSTANT).await.unwrap();
+    until_lapsed(&store, &key).await;
+    store
+        .complete(&claim, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, &key).await, "done");
+}
+
+#[tokio::test]
+async fn a_settlement_may_be_repeated_and_not_changed() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let (done, left) = (fresh_key(), fresh_key());
+    let claimed = claim(&store, &done, &terms()).await;
+    store
+        .complete(&claimed, &response("first"), RETENTION)
+        .await
+        .unwrap();
+    store
+        .complete(&claimed, &response("second"), RETENTION * 2)
+        .await
+        .unwrap();
+    assert_kind(
+        store.renew(&claimed, LEASE).await,
+        StoreErrorKind::LostClaim,
+    );
+    assert_kind(store.release(&claimed).await, StoreErrorKind::LostClaim);
+    assert_kind(
+        store.abandon(&claimed, RETENTION).await,
+        StoreErrorKind::LostClaim,
+    );
+    assert_replays(&reserve(&store, &done).await, "first");
+    assert!(store.inspect(&done).await.unwrap().unwrap().expires_in <= RETENTION);
+
+    let claimed = claim(&store, &left, &terms()).await;
+    store.abandon(&claimed, RETENTION).await.unwrap();
+    store.abandon(&claimed, RETENTION * 2).await.unwrap();
+    assert_kind(store.release(&claimed).await, StoreErrorKind::LostClaim);
+    assert_kind(
+        store.complete(&claimed, &response("late"), RETENTION).await,
+        StoreErrorKind::LostClaim,
+    );
+    assert!(matches!(reserve(&store, &left).await, Reservation::Unknown));
+    assert!(store.inspect(&left).await.unwrap().unwrap().expires_in <= RETENTION);
+}
+
+#[tokio::test]
+async fn a_repeated_reservation_gets_its_own_claim_again() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let (key, terms) = (fresh_key(), lapsing());
+    let first = claim(&store, &key, &terms).await;
+    until_lapsed(&store, &key).await;
+    let again = claim(&store, &key, &Terms::new(terms.nonce(), LEASE, RETENTION)).await;
+    assert_eq!(
+        (again.attempt(), again.fence()),
+        (first.attempt(), first.fence())
+    );
+    assert!(matches!(
+        reserve(&store, &key).await,
+        Reservation::InFlight { .. }
+    ));
+}
+
+#[tokio::test]
+async fn a_released_key_is_free_and_its_fence_goes_on() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let key = fresh_key();
+    let mut fence = 0;
+    for _ in 0..20 {
+        let claim = claim(&store, &key, &terms()).await;
+        assert_eq!(claim.attempt(), 1);
+        assert!(claim.fence() > fence);
+        fence = claim.fence();
+        store.release(&claim).await.unwrap();
+        store.release(&claim).await.unwrap();
+        assert!(store.inspect(&key).await.unwrap().is_none());
+        store.purge_expired(10).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lost_record_is_written_by_its_owner() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let (done, left, free) = (fresh_key(), fresh_key(), fresh_key());
+    let claims = [
+        claim(&store, &done, &terms()).await,
+        claim(&store, &left, &terms()).await,
+        claim(&store, &free, &terms()).await,
+    ];
+    for key in [&done, &left, &free] {
+        assert!(store.forget(key).await.unwrap());
+        assert!(!store.forget(key).await.unwrap());
+    }
+    store
+        .complete(&claims[0], &response("done"), RETENTION)
+        .await
+        .unwrap();
+    store.abandon(&claims[1], RETENTION).await.unwrap();
+    store.release(&claims[2]).await.unwrap();
+    assert_replays(&reserve(&store, &done).await, "done");
+    assert!(matches!(reserve(&store, &left).await, Reservation::Unknown));
+    assert!(matches!(
+        reserve(&store, &free).await,
+        Reservation::Acquired(_)
+    ));
+}
+
+#[tokio::test]
+async fn forgetting_erases_what_was_saved_at_once() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let key = fresh_key();
+    let claim = claim(&store, &key, &terms()).await;
+    store
+        .complete(&claim, &response("secret"), RETENTION)
+        .await
+        .unwrap();
+    assert!(store.forget(&key).await.unwrap());
+    let kept = "SELECT count(*) FROM tower_idempotency_leases WHERE response IS NOT NULL";
+    assert_eq!(count(&file.pool(1).await, kept).await, 0);
+}
+
+#[tokio::test]
+async fn purging_takes_expired_records_only_and_no_more_than_it_may() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let live = fresh_key();
+    let _running = claim(&store, &live, &lapsing()).await;
+    for _ in 0..5 {
+        let key = fresh_key();
+        let claim = claim(&store, &key, &terms()).await;
+        store
+            .complete(&claim, &response("done"), INSTANT)
+            .await
+            .unwrap();
+        until(|| async { store.inspect(&key).await.unwrap().is_none() }).await;
+        assert!(
+            matches!(reserve(&store, &key).await, Reservation::Acquired(_)),
+            "expired = absent"
+        );
+        store.forget(&key).await.unwrap();
+    }
+    let rows = "SELECT count(*) FROM tower_idempotency_leases";
+    let pool = file.pool(1).await;
+    let all_expired = "SELECT count(*) FROM tower_idempotency_leases
+                       WHERE expires < (julianday('now') - 2440587.5) * 86400000000.0 - 1000";
+    until(|| async { count(&pool, all_expired).await == 5 }).await;
+    assert_eq!(store.purge_expired(2).await.unwrap(), 2);
+    assert_eq!(count(&pool, rows).await, 4);
+    assert_eq!(store.purge_expired(10).await.unwrap(), 3);
+    assert_eq!(store.purge_expired(10).await.unwrap(), 0);
+    assert_eq!(count(&pool, rows).await, 1);
+    assert!(
+        store.inspect(&live).await.unwrap().is_some(),
+        "a lapsed claim hasn't expired"
+    );
+}
+
+#[tokio::test]
+async fn purging_and_reading_use_the_indexes() {
+    let file = File::wal();
+    store_in(&file).await;
+    let pool = file.pool(1).await;
+    for (sql, index) in [
+        (
+            "SELECT rowid FROM tower_idempotency_leases WHERE expires < 1 ORDER BY expires LIMIT 1",
+            "leases_expires",
+        ),
+        (
+            "SELECT * FROM tower_idempotency_leases WHERE record_key = x'00'",
+            "leases_key",
+        ),
+    ] {
+        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+        let plan: Vec<(i64, i64, i64, String)> =
+            sqlx::query_as(explain).fetch_all(&pool).await.unwrap();
+        assert_eq!(plan.len(), 1, "{plan:?}");
+        assert!(
+            plan[0].3.starts_with("SEARCH") && plan[0].3.contains(index),
+            "{plan:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn keys_that_differ_in_one_byte_are_two_keys() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let ends = [0x00, 0x20, b'a', b'A', 0xff];
+    for end in ends {
+        let mut bytes = [b'k'; 32];
+        bytes[31] = end;
+        claim(&store, &RecordKey::from_bytes(bytes), &terms()).await;
+    }
+    let rows = "SELECT count(DISTINCT record_key) FROM tower_idempotency_leases";
+    assert_eq!(count(&file.pool(1).await, rows).await, 5);
+}
+
+#[tokio::test]
+async fn nobody_here_takes_over_while_a_renewal_waits_for_the_writer() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let (key, writer) = (fresh_key(), file.pool(1).await);
+    let claimed = claim(&store, &key, &lapsing()).await;
+    until_lapsed(&store, &key).await;
+    let blocker = writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let renewal = tokio::spawn({
+        let (store, claimed) = (store.clone(), claimed.clone());
+        async move { store.renew(&claimed, LEASE).await }
+    });
+    let again = terms().with_takeover(Takeover::RunAgain);
+    until(|| async {
+        // Not yet by `again`: until the renewal waits, a takeover would itself have to wait for the writer.
+        matches!(reserve(&store, &key).await, Reservation::InFlight { .. })
+    })
+    .await;
+    let answer = store.reserve(&key, &fingerprint(1), &again).await.unwrap();
+    assert!(matches!(answer, Reservation::InFlight { .. }));
+    assert!(!renewal.is_finished());
+    blocker.rollback().await.unwrap();
+    renewal.await.unwrap().unwrap();
+    let record = store.inspect(&key).await.unwrap().unwrap();
+    assert_eq!(record.attempt, 1);
+}
+
+#[tokio::test]
+async fn a_lock_that_outlasts_the_busy_timeout_is_unavailable_and_claims_nothing() {
+    let file = File::wal();
+    let _migrated = store_in(&file).await;
+    let store = LeaseStore::new(file.pool_with(1, Duration::ZERO).await);
+    let (key, writer) = (fresh_key(), file.pool(1).await);
+    let blocker = writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    assert_kind(
+        store.reserve(&key, &fingerprint(1), &terms()).await,
+        StoreErrorKind::Unavailable,
+    );
+    blocker.rollback().await.unwrap();
+    assert!(store.inspect(&key).await.unwrap().is_none());
+    claim(&store, &key, &terms()).await;
+}
+
+#[tokio::test]
+async fn migrating_twice_or_by_the_shipped_file_changes_nothing() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let key = fresh_key();
+    let claimed = claim(&store, &key, &terms()).await;
+    store
+        .complete(&claimed, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    store.migrate().await.unwrap();
+    sqlx::raw_sql(include_str!("../src/store/sqlite/lease.sql"))
+        .execute(&file.pool(1).await)
+        .await
+        .unwrap();
+    store.migrate().await.unwrap();
+    assert_replays(&reserve(&store, &key).await, "done");
+}
+
+#[tokio::test]
+async fn processes_that_migrate_at_once_all_succeed() {
+    let file = File::wal();
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let store = LeaseStore::new(file.pool(1).await);
+        tasks.spawn(async move { store.migrate().await });
+    }
+    assert!(tasks.join_all().await.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn a_table_of_a_later_release_is_refused_by_name_and_version() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    sqlx::query("UPDATE tower_idempotency_schema SET version = 2")
+        .execute(&file.pool(1).await)
+        .await
+        .unwrap();
+    let error = store.migrate().await.unwrap_err();
+    let source = error.source().unwrap().to_string();
+    assert!(
+        source.contains("`leases`") && source.contains("version 2"),
+        "{source}"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_table_says_what_to_do() {
+    let file = File::wal();
+    let store = LeaseStore::new(file.pool(1).await);
+    store.ping().await.unwrap();
+    let error = store.inspect(&fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other);
+    let source = error.source().unwrap().to_string();
+    assert!(source.contains("migrate()"), "{source}");
+}
+
+#[tokio::test]
+async fn an_in_memory_database_works_on_one_lasting_connection() {
+    let pool = sqlx::sqlite::SqlitePoolOptions::new()
+        .max_connections(1)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect("sqlite::memory:")
+        .await
+        .unwrap();
+    let store = LeaseStore::new(pool);
+    store.migrate().await.unwrap();
+    let key = fresh_key();
+    let claim = claim(&store, &key, &terms()).await;
+    store
+        .complete(&claim, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, &key).await, "done");
+}
+
+#[tokio::test]
+async fn a_closed_pool_is_unavailable() {
+    let file = File::wal();
+    let pool: SqlitePool = file.pool(1).await;
+    let store = LeaseStore::new(pool.clone());
+    pool.close().await;
+    assert_kind(store.ping().await, StoreErrorKind::Unavailable);
+}
