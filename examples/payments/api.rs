@@ -40,9 +40,9 @@ async fn charge(
     Json(order): Json<Order>,
 ) -> Result<impl IntoResponse, Problem> {
     match order.card {
-        Card::TokDeclined => return Err(Problem::card_declined()),
-        Card::TokSlow => sleep(Duration::from_secs(2)).await,
-        Card::TokVisa | Card::TokError | Card::TokPanic => {}
+        Card::Declined => return Err(Problem::card_declined()),
+        Card::Slow => sleep(Duration::from_secs(2)).await,
+        Card::Visa | Card::Error | Card::Panic => {}
     }
     let charge = Charge {
         id: Uuid::new_v4().to_string(),
@@ -64,9 +64,9 @@ async fn charge(
 #[expect(clippy::panic, reason = "it is what this card is for")]
 fn fail_if_told(card: Card) -> Result<(), Problem> {
     match card {
-        Card::TokError => Err(Problem::internal("the card asked for an error")),
-        Card::TokPanic => panic!("the card asked for a panic"),
-        Card::TokVisa | Card::TokSlow | Card::TokDeclined => Ok(()),
+        Card::Error => Err(Problem::internal("the card asked for an error")),
+        Card::Panic => panic!("the card asked for a panic"),
+        Card::Visa | Card::Slow | Card::Declined => Ok(()),
     }
 }
 

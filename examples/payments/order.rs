@@ -1,5 +1,6 @@
-use serde::Deserialize;
 use std::num::NonZeroU32;
+
+use serde::Deserialize;
 
 /// What a client asks for. What doesn't fit these types is refused with 422 by [`Json`](crate::problem::Json).
 #[derive(Deserialize)]
@@ -30,16 +31,20 @@ impl Currency {
 
 /// Test cards, in the manner of payment providers.
 #[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Card {
-    TokVisa,
+    #[serde(rename = "tok_visa")]
+    Visa,
     /// Takes two seconds before anything is written.
-    TokSlow,
-    TokDeclined,
+    #[serde(rename = "tok_slow")]
+    Slow,
+    #[serde(rename = "tok_declined")]
+    Declined,
     /// Fails after the charge was written.
-    TokError,
+    #[serde(rename = "tok_error")]
+    Error,
     /// Panics after the charge was written.
-    TokPanic,
+    #[serde(rename = "tok_panic")]
+    Panic,
 }
 
 #[derive(Deserialize)]

@@ -1,9 +1,10 @@
-//! The payments example as a process of its own, and clients that talk to it over real sockets.
+//! Examples as processes of their own, and clients that talk to it over real sockets.
 #![allow(
     dead_code,
     unreachable_pub,
     reason = "each test binary uses some of it"
 )]
+#![allow(clippy::indexing_slicing, reason = "what is missing fails the test")]
 
 use std::{
     net::SocketAddr,
@@ -51,6 +52,20 @@ pub fn example(name: &str) -> PathBuf {
         example.display()
     );
     example
+}
+
+/// Where a server listens, as it tells when it does.
+pub async fn listening(server: &mut Child) -> SocketAddr {
+    let output = server.stdout.take().expect("its output");
+    let mut lines = BufReader::new(output).lines();
+    let line = timeout(LIMIT, lines.next_line())
+        .await
+        .expect("a server that starts")
+        .expect("its output")
+        .expect("a line");
+    let address = line.strip_prefix("listening on http://");
+    let address = address.expect("an address");
+    address.parse().expect("an address")
 }
 
 /// A database file that ends with the test.
@@ -116,20 +131,8 @@ impl Server {
             .kill_on_drop(true)
             .spawn()
             .expect("a process");
-        let output = process.stdout.take().expect("its output");
-        let mut lines = BufReader::new(output).lines();
-        let line = timeout(LIMIT, lines.next_line())
-            .await
-            .expect("a server that starts")
-            .expect("its output")
-            .expect("a line");
-        let address = line
-            .strip_prefix("listening on http://")
-            .expect("the address");
-        Self {
-            address: address.parse().expect("an address"),
-            process,
-        }
+        let address = listening(&mut process).await;
+        Self { address, process }
     }
 
     /// `kill -9`, and waits until it is dead.
