@@ -6,15 +6,17 @@
 )]
 #![allow(
     clippy::panic,
-    reason = "a test fails by it, and some handlers are to panic"
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
+    reason = "clippy takes the modules of a test for production code"
 )]
 
 pub mod body;
 pub mod faulty;
 pub mod handler;
 pub mod probe;
-pub mod spy;
 pub mod server;
+pub mod spy;
 
 use std::sync::{
     Arc,
