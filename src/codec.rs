@@ -38,7 +38,7 @@ pub(crate) fn encode(kept: Option<&Kept>) -> Bytes {
 pub(crate) fn decode(mut bytes: Bytes) -> Result<Option<Kept>, StoreError> {
     match bytes.first() {
         Some(version) if *version > VERSION => Err(StoreError::new(
-            StoreErrorKind::Unavailable,
+            StoreErrorKind::Other,
             format!("a saved response has format {version}, this release reads up to {VERSION}"),
         )),
         _ => Ok(read(&mut bytes).filter(|_| bytes.is_empty())),

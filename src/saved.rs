@@ -94,7 +94,8 @@ impl SavedResponse {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`](crate::StoreErrorKind::Unavailable) if a later release wrote them, in a format that this one doesn't know.
+    /// [`Other`](crate::StoreErrorKind::Other) if a later release wrote them, in a format that this one doesn't know:
+    /// the store was reached, so that is no reason to run unprotected.
     pub fn decode(bytes: impl Into<Bytes>) -> Result<Self, StoreError> {
         Ok(Self(codec::decode(bytes.into())?.map(Arc::new)))
     }

@@ -329,11 +329,10 @@ fn a_runtime_that_ends_in_mid_run_leaves_a_claim_whose_lease_ends_and_nothing_co
                 .expect("a runtime")
         };
         let first = runtime();
-        let caller = first.block_on(async {
-            let caller = spawn_send(&service, post("k", "{}"));
-            probe.started(1).await;
-            caller
-        });
+        let inside = first.enter();
+        let caller = spawn_send(&service, post("k", "{}"));
+        first.block_on(probe.started(1));
+        drop(inside);
         drop(first);
         assert_eq!((drain.running(), probe.effects()), (0, 0));
 

@@ -22,7 +22,11 @@ fn layer(store: &MemoryStore) -> IdempotencyLayer {
 fn is_in_flight(answer: &Answer) -> bool {
     answer.rejection() == Some(RejectionKind::InFlight)
         && answer.status() == StatusCode::CONFLICT
-        && answer.head.headers["retry-after"] == "1"
+        && answer
+            .head
+            .headers
+            .get("retry-after")
+            .is_some_and(|after| after == "1")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

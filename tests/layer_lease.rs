@@ -188,23 +188,20 @@ async fn after_a_crash_the_lease_blocks_the_key_and_then_the_takeover_policy_dec
         assert_refused(&other, RejectionKind::KeyReused);
         let retried = send(&service, post("k", "{}")).await;
 
-        match takeover {
-            Takeover::RunAgain => {
-                assert_eq!(retried.text(), "run 2");
-                let (first, second) = (probe.context(1), probe.context(2));
-                assert_eq!((first.attempt(), first.is_takeover()), (1, false));
-                assert_eq!((second.attempt(), second.is_takeover()), (2, true));
-                assert!(second.fence() > first.fence());
-                assert_eq!(first.derive_key("card"), second.derive_key("card"));
-                assert!(send(&service, post("k", "{}")).await.is_replay());
-            }
-            _ => {
-                assert_refused(&retried, RejectionKind::OutcomeUnknown);
-                assert_eq!((retried.status().as_u16(), probe.runs()), (409, 1));
-                // An operator decides.
-                assert!(store.forget(probe.context(1).record_key()).await.is_ok());
-                assert_eq!(send(&service, post("k", "{}")).await.text(), "run 2");
-            }
+        if takeover == Takeover::RunAgain {
+            assert_eq!(retried.text(), "run 2");
+            let (first, second) = (probe.context(1), probe.context(2));
+            assert_eq!((first.attempt(), first.is_takeover()), (1, false));
+            assert_eq!((second.attempt(), second.is_takeover()), (2, true));
+            assert!(second.fence() > first.fence());
+            assert_eq!(first.derive_key("card"), second.derive_key("card"));
+            assert!(send(&service, post("k", "{}")).await.is_replay());
+        } else {
+            assert_refused(&retried, RejectionKind::OutcomeUnknown);
+            assert_eq!((retried.status().as_u16(), probe.runs()), (409, 1));
+            // An operator decides.
+            assert!(store.forget(probe.context(1).record_key()).await.is_ok());
+            assert_eq!(send(&service, post("k", "{}")).await.text(), "run 2");
         }
     }
 }

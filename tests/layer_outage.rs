@@ -66,9 +66,10 @@ async fn without_a_reservation_nothing_runs_and_the_key_stays_free() {
 
         assert_refused(
             &refused,
-            match fault {
-                Fault::Fails(StoreErrorKind::Full) => RejectionKind::StoreFull,
-                _ => RejectionKind::StoreUnavailable,
+            if matches!(fault, Fault::Fails(StoreErrorKind::Full)) {
+                RejectionKind::StoreFull
+            } else {
+                RejectionKind::StoreUnavailable
             },
         );
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);

@@ -22,7 +22,8 @@ use support::{
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimitLayer};
 use tower_idempotency::{
-    IdempotencyLayer, MemoryStore, OnInFlight, RejectionKind, RequestBody, ScopeBy, StoreErrorKind,
+    Drain, IdempotencyLayer, MemoryStore, OnInFlight, OnStoreFailure, RejectionKind, RequestBody,
+    ScopeBy, StoreErrorKind, store::Store,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -281,6 +282,43 @@ async fn a_waiter_that_can_not_look_gets_503_and_the_first_run_goes_on() {
         assert_eq!(probe.runs(), 1);
         store.let_go();
         store.all_calls_ended().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_record_vanishes_before_it_reads_the_answer_gives_its_claim_back_first() {
+    for unreachable in [false, true] {
+        let (store, probe, drain) = (memory(), Probe::new().shut(), Drain::new());
+        store.then_works(Call::Inspect);
+        store.then(Call::Inspect, Fault::AnswersLate);
+        let service = waiting(&store)
+            .with_drain(drain.clone())
+            .with_on_store_failure(OnStoreFailure::RunUnprotected)
+            .layer(probe.service::<Body>());
+        let first = spawn_send(&service, post("k", "{}"));
+        probe.started(1).await;
+        let waiter = spawn_send(&service, post("k", "{}"));
+        store.reached(Call::Inspect, 1).await;
+        probe.open();
+        assert_eq!(first.await.expect("an answer").text(), "run 1");
+        store.reached(Call::Inspect, 2).await;
+        let key = *probe.context(1).record_key();
+        assert!(store.forget(&key).await.expect("the store answers"));
+        if unreachable {
+            store.always(Call::Reserve, Fault::Fails(StoreErrorKind::Unavailable));
+        }
+        store.let_go();
+
+        let waited = waiter.await.expect("an answer");
+        if unreachable {
+            // It has no service that is ready to run, protected or not.
+            assert_eq!(waited.rejection(), Some(RejectionKind::StoreUnavailable));
+            assert_eq!((probe.runs(), store.count(Call::Release)), (1, 0));
+        } else {
+            assert_eq!((waited.text(), waited.is_replay()), ("run 2", false));
+            assert_eq!((probe.runs(), store.count(Call::Release)), (2, 1));
+        }
+        assert_eq!(drain.wait(LIMIT).await, 0);
     }
 }
 

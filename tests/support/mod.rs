@@ -6,7 +6,9 @@
 )]
 #![allow(
     clippy::panic,
-    reason = "a test fails by it, and some handlers are to panic"
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
+    reason = "clippy takes the modules of a test for production code"
 )]
 
 pub mod body;
