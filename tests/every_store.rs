@@ -1,5 +1,6 @@
 //! What a client relies on, on each of the stores: the same scenarios for all of them, effects read through a second connection.
 #![cfg(feature = "sqlite")]
+#![allow(clippy::panic, reason = "one of the handlers is to panic")]
 
 mod sqlite_support;
 mod support;
@@ -170,13 +171,11 @@ async fn fifty_equal_requests_at_once_through_two_layers_run_once(backend: Backe
         let services = [(); 2].map(|()| make().layer(handler(&runs, None, created)));
         let key = format!("{reaction:?}").replace(' ', "");
         let start = Arc::new(Barrier::new(50));
-        let sent: Vec<_> = (0..50)
-            .map(|n| {
-                let (service, request, start) = (
-                    services[n % 2].clone(),
-                    post(&key, "{}"),
-                    Arc::clone(&start),
-                );
+        let services = services.iter().cycle().take(50);
+        let sent: Vec<_> = services
+            .map(|service| {
+                let (service, start) = (service.clone(), Arc::clone(&start));
+                let request = post(&key, "{}");
                 tokio::spawn(async move {
                     start.wait().await;
                     send(&service, request).await

@@ -1,5 +1,12 @@
 //! A database file per test, and short names for what a store is called with.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "each test binary uses its part, and a test fails by panicking"
+)]
 
 use std::{future::Future, time::Duration};
 
