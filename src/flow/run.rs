@@ -179,7 +179,7 @@ impl Run {
         body: R,
     ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
         let settings = &self.guard.settings;
-        let mut collector = Collector::new(body, settings.response_limit);
+        let mut collector = Collector::new(Box::pin(body), settings.response_limit);
         let stopped = if is_event_stream(&parts.headers) {
             Ok(Ok(Err(Stop::TooLarge)))
         } else {
