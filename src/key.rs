@@ -86,7 +86,7 @@ impl KeyFormat {
         let value = trim_spaces(value.as_bytes());
         match value.strip_prefix(b"\"") {
             Some(quoted) => self.check(&string_item(quoted).map_err(InvalidKey)?),
-            None if value.iter().any(|byte| matches!(byte, b',' | b'"')) => {
+            None if value.contains(&b',') || value.contains(&b'"') => {
                 Err(InvalidKey("a bare key has no comma and no double quote"))
             }
             None => self.check(value),
@@ -103,9 +103,11 @@ impl KeyFormat {
         if text.len() < self.min_length {
             return Err(InvalidKey("the key is too short"));
         }
+        // Without an early end, which would keep the compiler from checking many bytes at once.
+        let visible = |all, byte: &u8| all & byte.is_ascii_graphic();
         let text = str::from_utf8(text)
             .ok()
-            .filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))
+            .filter(|text| text.as_bytes().iter().fold(true, visible))
             .ok_or(InvalidKey(
                 "the key has a character that isn't visible ASCII",
             ))?;

@@ -100,7 +100,8 @@ pub(crate) struct HeaderPolicy {
 
 impl HeaderPolicy {
     pub(crate) fn select(&self, headers: &HeaderMap) -> HeaderMap {
-        let mut selected = HeaderMap::with_capacity(headers.len());
+        // With room for the mark of a replay, which goes into a copy.
+        let mut selected = HeaderMap::with_capacity(headers.len() + 1);
         for (name, value) in headers {
             if self.keeps(name, headers) {
                 selected.append(name, value.clone());

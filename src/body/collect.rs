@@ -1,4 +1,4 @@
-use std::{future::poll_fn, pin::Pin};
+use std::{future::poll_fn, ops::DerefMut, pin::Pin};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
@@ -7,8 +7,10 @@ use http_body::Body;
 use super::Collected;
 
 /// Collects a body up to a limit. It can be stopped at any time: what was read so far is kept, and so is the rest.
-pub(crate) struct Collector<B> {
-    body: Pin<Box<B>>,
+///
+/// It holds the body by a pinned pointer: boxed where the rest may be wanted later, else borrowed.
+pub(crate) struct Collector<P> {
+    body: Pin<P>,
     limit: usize,
     data: Data,
     /// The frame that went over the limit; not joined to the data, it may be large.
@@ -22,10 +24,10 @@ pub(crate) enum Stop<E> {
     Failed(E),
 }
 
-impl<B: Body> Collector<B> {
-    pub(crate) fn new(body: B, limit: usize) -> Self {
+impl<P: DerefMut<Target: Body>> Collector<P> {
+    pub(crate) fn new(body: Pin<P>, limit: usize) -> Self {
         Self {
-            body: Box::pin(body),
+            body,
             limit,
             data: Data::One(Bytes::new()),
             overflow: None,
@@ -34,7 +36,7 @@ impl<B: Body> Collector<B> {
     }
 
     /// Reads to the end of the body. Cancel safe: a frame that was read is never lost.
-    pub(crate) async fn collect(&mut self) -> Result<(), Stop<B::Error>> {
+    pub(crate) async fn collect(&mut self) -> Result<(), Stop<<P::Target as Body>::Error>> {
         if self.body.size_hint().lower() > self.limit as u64 {
             return Err(Stop::TooLarge);
         }
@@ -67,7 +69,7 @@ impl<B: Body> Collector<B> {
     }
 
     /// What was read, and the body that still has the rest.
-    pub(crate) fn into_rest(self) -> (Vec<Bytes>, Pin<Box<B>>) {
+    pub(crate) fn into_rest(self) -> (Vec<Bytes>, Pin<P>) {
         let mut prefix = vec![self.data.into_bytes()];
         prefix.extend(self.overflow);
         prefix.retain(|data| !data.is_empty());

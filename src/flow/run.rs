@@ -189,7 +189,7 @@ impl Run {
         body: R,
     ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
         let settings = &self.guard.settings;
-        let mut collector = Collector::new(body, settings.response_limit);
+        let mut collector = Collector::new(Box::pin(body), settings.response_limit);
         let stopped = if content_type_starts_with(&parts.headers, b"text/event-stream") {
             Ok(Ok(Err(Stop::TooLarge)))
         } else {

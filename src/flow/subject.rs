@@ -1,3 +1,5 @@
+use std::pin::pin;
+
 use http::{Request, request::Parts};
 use http_body::Body;
 
@@ -120,6 +122,7 @@ fn body_key(
 }
 
 async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected, Rejection> {
+    let body = pin!(body);
     let mut collector = Collector::new(body, limit);
     match collector.collect().await {
         Ok(()) => Ok(collector.into_collected()),
