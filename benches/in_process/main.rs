@@ -2,7 +2,7 @@
 //! hashing what identifies the request.
 //!
 //! `cargo bench --bench in_process` measures time, `cargo bench --bench in_process -- instructions` counts instructions
-//! (with valgrind). Only the ratios of one run count.
+//! (with valgrind). Only the ratios of one run count. Under `cargo test --benches` the scenarios are checked, not measured.
 
 mod concurrency;
 mod measure;
@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::scenarios::Scenario;
 
 fn main() {
+    let measures = env::args().any(|text| text == "--bench");
     let arguments: Vec<String> = env::args()
         .skip(1)
         .filter(|text| text != "--bench")
@@ -26,6 +27,7 @@ fn main() {
         .build()
         .expect("a runtime");
     match *arguments {
+        [] if !measures => check(&runtime, &mut scenarios::paths()),
         [] => {
             time(&runtime, scenarios::paths());
             time(&runtime, runtime.block_on(scenarios::live_keys()));

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use tower::{Service, ServiceExt};
 
-use crate::service::{Body, RESPONSE, Runs, floor, guarded, handler, json, read, request};
+use crate::service::{Body, DAY, RESPONSE, Runs, floor, guarded, handler, json, read, request};
 
 /// One row.
 pub(crate) struct Scenario {
@@ -86,29 +86,33 @@ pub(crate) fn paths() -> Vec<Scenario> {
         Scenario::new(
             "no key",
             runs,
-            Calls::new(guarded(runs, true), post(none, small)),
+            Calls::new(guarded(runs, true, DAY), post(none, small)),
         )
         .reach("bare, no key", 1.05),
         Scenario::new("bare GET", runs, Calls::new(handler(runs), get)),
-        Scenario::new("safe method", runs, Calls::new(guarded(runs, true), get))
-            .reach("bare GET", 1.05),
+        Scenario::new(
+            "safe method",
+            runs,
+            Calls::new(guarded(runs, true, DAY), get),
+        )
+        .reach("bare GET", 1.05),
         Scenario::new(
             "replay",
             runs,
-            Calls::new(guarded(runs, true), post(same, small)),
+            Calls::new(guarded(runs, true, DAY), post(same, small)),
         )
         .expect(0, RESPONSE)
         .reach("F", 1.4),
         Scenario::new(
             "first, inline",
             runs,
-            Calls::new(guarded(runs, false), post(fresh, small)),
+            Calls::new(guarded(runs, false, DAY), post(fresh, small)),
         )
         .reach("F", 1.75),
         Scenario::new(
             "first, on a task",
             runs,
-            Calls::new(guarded(runs, true), post(fresh, small)),
+            Calls::new(guarded(runs, true, DAY), post(fresh, small)),
         )
         .reach("F", 2.2),
         Scenario::new(
@@ -119,14 +123,14 @@ pub(crate) fn paths() -> Vec<Scenario> {
         Scenario::new(
             "replay, 64 KiB",
             runs,
-            Calls::new(guarded(runs, true), post(same, large)),
+            Calls::new(guarded(runs, true, DAY), post(same, large)),
         )
         .expect(0, RESPONSE)
         .reach("F, 64 KiB", 1.1),
         Scenario::new(
             "first, 64 KiB",
             runs,
-            Calls::new(guarded(runs, false), post(fresh, large)),
+            Calls::new(guarded(runs, false, DAY), post(fresh, large)),
         )
         .reach("F, 64 KiB", 1.15),
     ]
@@ -172,7 +176,7 @@ pub(crate) async fn live_keys() -> Vec<Scenario> {
 
 /// The service with the keys 0, 1, 2 and so on in its store, this many.
 async fn filled(runs: &Runs, keys: u64) -> impl Answers + Clone + use<> {
-    let mut service = guarded(runs, false);
+    let mut service = guarded(runs, false, DAY);
     let body = json(200);
     for key in 0..keys {
         service

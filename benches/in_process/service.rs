@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -127,10 +128,14 @@ pub(crate) fn floor(
     })
 }
 
+/// Long enough that no record expires.
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// The handler behind the layer, over a store of its own that is never full.
 pub(crate) fn guarded(
     runs: &Runs,
     detached: bool,
+    retention: Duration,
 ) -> impl Service<
     Request<Body>,
     Response = Response<ResponseBody<Body>>,
@@ -146,5 +151,7 @@ pub(crate) fn guarded(
         .with_max_bytes(usize::MAX);
     IdempotencyLayer::new(store, ScopeBy::single_tenant())
         .with_detached(detached)
+        .with_retention(retention)
+        .with_lease(retention.min(Duration::from_secs(30)))
         .layer(handler(runs))
 }
