@@ -1,4 +1,5 @@
 //! Leases: a run keeps its key while it lives, loses it when it doesn't, and learns of that; and every way a run can fail.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::time::Duration;
