@@ -312,6 +312,28 @@ async fn operators_can_forget_and_purge() {
     ));
 }
 
+/// Without WAL a commit waits for readers.
+#[tokio::test]
+async fn a_key_that_could_not_be_forgotten_is_not_reported_as_forgotten() {
+    let file = File::new(SqliteJournalMode::Delete);
+    let store = store_on(file.pool_with(1, INSTANT).await).await;
+    let key = fresh_key();
+    let claimed = claim(&store, &key, &terms()).await;
+    store
+        .complete(&claimed, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    let reader = file.pool(1).await;
+    let mut reading = reader.begin().await.unwrap();
+    sqlx::query("SELECT count(*) FROM tower_idempotency_transactions")
+        .execute(&mut *reading)
+        .await
+        .unwrap();
+    assert_kind(store.forget(&key).await, StoreErrorKind::Unavailable);
+    reading.rollback().await.unwrap();
+    assert!(store.forget(&key).await.unwrap());
+}
+
 #[tokio::test]
 async fn an_operator_with_nothing_to_remove_does_not_wait_for_a_running_handler() {
     let file = File::wal();

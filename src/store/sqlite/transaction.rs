@@ -348,12 +348,13 @@ impl Store for TransactionStore {
             return Ok(false);
         }
         let _turn = self.turn().await?;
-        let unexpired: Option<bool> = sqlx::query_scalar(sql::FORGET)
+        let unexpired: Vec<bool> = sqlx::query_scalar(sql::FORGET)
             .bind(&key.as_bytes()[..])
-            .fetch_optional(&self.pool)
+            // Not `fetch_optional`, which stops at the row and never hears whether it was committed.
+            .fetch_all(&self.pool)
             .await
             .map_err(failed)?;
-        Ok(unexpired.unwrap_or(false))
+        Ok(unexpired.contains(&true))
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
