@@ -2,7 +2,10 @@ use std::{convert::Infallible, future::pending, mem, sync::Arc};
 
 use http::{Request, Response, response::Parts};
 use http_body::Body;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, timeout},
+};
 use tower_service::Service;
 
 use super::{
@@ -107,7 +110,8 @@ impl Run {
         let outcome = tokio::select! {
             biased;
             outcome = self.run(ready, request) => outcome,
-            never = self.keep_renewed() => match never {},
+            // With steps of its own: a handler that uses up those of the task would keep it from ever renewing.
+            never = unconstrained(self.keep_renewed()) => match never {},
         };
         if outcome.interrupted {
             Arc::make_mut(&mut self.claim).set_interrupted();
