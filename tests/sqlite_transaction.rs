@@ -335,6 +335,38 @@ async fn a_key_that_could_not_be_forgotten_is_not_reported_as_forgotten() {
 }
 
 #[tokio::test]
+async fn a_large_purge_lets_claims_in_between() {
+    const ROWS: i64 = 20_000;
+    let file = File::wal();
+    let (store, outside) = (store_in(&file).await, file.pool(1).await);
+    sqlx::query(
+        "WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+         INSERT INTO tower_idempotency_transactions
+         SELECT randomblob(32), 1, zeroblob(32), zeroblob(16), 1, 1, NULL FROM numbers",
+    )
+    .bind(ROWS)
+    .execute(&outside)
+    .await
+    .unwrap();
+    let left = async || {
+        count(
+            &outside,
+            "SELECT count(*) FROM tower_idempotency_transactions",
+        )
+        .await
+    };
+    let purging = tokio::spawn({
+        let store = store.clone();
+        async move { store.purge_expired(u32::MAX).await }
+    });
+    until(async || left().await < ROWS).await;
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    assert_ne!(left().await, 0);
+    store.release(&claimed).await.unwrap();
+    assert_eq!(purging.await.unwrap().unwrap(), ROWS.unsigned_abs());
+}
+
+#[tokio::test]
 async fn an_operator_with_nothing_to_remove_does_not_wait_for_a_running_handler() {
     let file = File::wal();
     let store = store_in(&file).await;

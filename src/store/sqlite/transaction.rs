@@ -376,8 +376,7 @@ impl Store for TransactionStore {
         if !any {
             return Ok(0);
         }
-        let _turn = self.turn().await?;
-        upkeep::purge(&self.pool, sql::PURGE, limit).await
+        upkeep::purge(&self.pool, sql::PURGE, limit, || self.turn()).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
