@@ -77,6 +77,28 @@ async fn a_run_that_uses_up_its_turns_is_renewed_all_the_same() {
     assert_eq!(answer.text(), "run 3");
 }
 
+/// On a runtime with another thread that is free to renew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_blocks_its_thread_is_renewed_all_the_same() {
+    let store = memory();
+    let renewals = store.clone();
+    let blocking = service_fn(move |_request: Request<RequestBody<Body>>| {
+        let renewals = renewals.clone();
+        async move {
+            let started = Instant::now();
+            while renewals.count(Call::Renew) < 3 && started.elapsed() < LEASE {
+                std::thread::yield_now();
+            }
+            Ok::<_, Infallible>(created(renewals.count(Call::Renew)))
+        }
+    });
+    let layer = layer(&store, Takeover::RunAgain).with_lease(Duration::from_millis(90));
+
+    let answer = send(&layer.layer(blocking), post("k", "{}")).await;
+
+    assert_eq!(answer.text(), "run 3");
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_renewal_that_fails_hangs_or_panics_costs_nothing() {
     for fault in [UNAVAILABLE, Fault::Hangs, Fault::Panics, Fault::PanicsAfter] {
