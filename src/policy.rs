@@ -54,16 +54,19 @@ impl ResponsePolicy {
         Self(Policy::By(Arc::new(verdict)))
     }
 
-    /// The handler's own verdict, or what the policy says.
+    /// The handler's own verdict, or what the policy says. An upgrade is never saved, there is no response to replay.
     pub(crate) fn verdict(&self, response: &Parts) -> Verdict {
-        if let Some(verdict) = response.extensions.get::<Verdict>() {
-            return *verdict;
+        let verdict = match (response.extensions.get::<Verdict>(), &self.0) {
+            (Some(verdict), _) => *verdict,
+            (None, Policy::ByStatus) => by_status(response.status),
+            (None, Policy::SaveAll) => Verdict::Save,
+            (None, Policy::By(verdict)) => verdict(response),
+        };
+        // Whoever got it as a replay would wait for a protocol that nobody speaks.
+        if verdict == Verdict::Save && response.status.is_informational() {
+            return Verdict::Tombstone;
         }
-        match &self.0 {
-            Policy::ByStatus => by_status(response.status),
-            Policy::SaveAll => Verdict::Save,
-            Policy::By(verdict) => verdict(response),
-        }
+        verdict
     }
 }
 

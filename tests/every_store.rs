@@ -1,5 +1,5 @@
 //! What a client relies on, on each of the stores: the same scenarios for all of them, effects read through a second connection.
-#![cfg(feature = "sqlite")]
+#![cfg(all(feature = "memory", feature = "sqlite"))]
 #![allow(clippy::panic, reason = "one of the handlers is to panic")]
 
 mod sqlite_support;

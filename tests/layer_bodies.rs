@@ -149,6 +149,21 @@ async fn an_endless_body_streams_and_the_layer_does_not_pump_it() {
     assert_eq!(runs.count(), 1);
 }
 
+/// It never comes to the limit, and its stream never waits: only the clock can end it.
+#[tokio::test]
+async fn an_endless_body_of_empty_frames_streams_after_the_collect_limit() {
+    let runs = Runs::default();
+    let idempotency = layer(MemoryStore::new()).with_collect_limit(Duration::from_millis(10));
+    let script = Script::new([Step::Endless("")]);
+
+    let first = first_answer(&idempotency, &runs, script).await;
+
+    assert_eq!(first.status(), StatusCode::OK);
+    let again = retry(&idempotency, &runs).await;
+    assert_eq!(again.rejection(), Some(RejectionKind::ResponseNotKept));
+    assert_eq!(runs.count(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dribbling_body_streams_after_the_collect_limit() {
     for steps in [

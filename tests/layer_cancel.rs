@@ -1,4 +1,5 @@
 //! A caller that goes away, at any moment: the run goes on or never starts, and a retry ends in one effect.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::{

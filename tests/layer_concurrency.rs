@@ -1,4 +1,5 @@
 //! Requests with one key at the same time: one runs, the others are refused, whatever the interleaving.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};

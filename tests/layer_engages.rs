@@ -25,7 +25,7 @@ use support::{
 use tower::{Layer, service_fn};
 use tower_idempotency::{
     IdempotencyContext, IdempotencyLayer, KeyFormat, MemoryStore, RejectionKind, RequestBody,
-    ScopeBy,
+    ResponsePolicy, ScopeBy, Verdict,
 };
 
 fn request(method: &Method) -> Request<Body> {
@@ -200,22 +200,30 @@ async fn extensions_of_request_and_response_survive() {
 }
 
 #[tokio::test]
-async fn a_post_that_upgrades_is_done_but_can_not_be_replayed() {
-    let runs = Runs::default();
-    let service = layer(MemoryStore::new()).layer(answering(&runs, |_, _, _| {
-        let mut switching = response(StatusCode::SWITCHING_PROTOCOLS, "");
-        let custom = "custom".parse().expect("a valid value");
-        switching.headers_mut().insert("upgrade", custom);
-        switching
-    }));
+async fn a_post_that_upgrades_is_done_but_can_not_be_replayed_under_any_policy() {
+    let policies = [
+        ResponsePolicy::default(),
+        ResponsePolicy::save_all(),
+        ResponsePolicy::by(|_| Verdict::Save),
+    ];
+    for policy in policies {
+        let runs = Runs::default();
+        let idempotency = layer(MemoryStore::new()).with_response_policy(policy);
+        let service = idempotency.layer(answering(&runs, |_, _, _| {
+            let mut switching = response(StatusCode::SWITCHING_PROTOCOLS, "");
+            let custom = "custom".parse().expect("a valid value");
+            switching.headers_mut().insert("upgrade", custom);
+            switching
+        }));
 
-    let first = send(&service, post("k", "")).await;
-    let again = send(&service, post("k", "")).await;
+        let first = send(&service, post("k", "")).await;
+        let again = send(&service, post("k", "")).await;
 
-    assert_eq!(first.status(), StatusCode::SWITCHING_PROTOCOLS);
-    assert_eq!(first.head.headers["upgrade"], "custom");
-    assert_eq!(again.rejection(), Some(RejectionKind::ResponseNotKept));
-    assert_eq!(runs.count(), 1);
+        assert_eq!(first.status(), StatusCode::SWITCHING_PROTOCOLS);
+        assert_eq!(first.head.headers["upgrade"], "custom");
+        assert_eq!(again.rejection(), Some(RejectionKind::ResponseNotKept));
+        assert_eq!(runs.count(), 1);
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! Leases: a run keeps its key while it lives, loses it when it doesn't, and learns of that; and every way a run can fail.
+#![cfg(feature = "memory")]
 mod support;
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use support::{
     Answer, Body,
     faulty::{Call, Fault, FaultyStore, pass},
@@ -12,9 +13,9 @@ use support::{
     send,
 };
 use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_idempotency::{
-    IdempotencyLayer, MemoryStore, RejectionKind, ScopeBy, StoreErrorKind,
+    IdempotencyLayer, MemoryStore, RejectionKind, RequestBody, ScopeBy, StoreErrorKind,
     store::{RecordState, Store, Takeover},
 };
 
@@ -52,6 +53,50 @@ async fn a_run_longer_than_its_lease_keeps_its_key_by_renewing_it_every_third() 
     assert!(!probe.context(1).claim_lost());
     assert!(send(&service, post("k", "{}")).await.is_replay());
     assert_eq!(probe.runs(), 1);
+}
+
+/// Tokio lets a task that always finds something ready make so many steps, and then nothing in it makes one until its next turn.
+#[tokio::test]
+async fn a_run_that_uses_up_its_turns_is_renewed_all_the_same() {
+    let store = memory();
+    let renewals = store.clone();
+    let busy = service_fn(move |_request: Request<RequestBody<Body>>| {
+        let renewals = renewals.clone();
+        async move {
+            let started = Instant::now();
+            while renewals.count(Call::Renew) < 3 && started.elapsed() < LEASE {
+                tokio::task::consume_budget().await;
+            }
+            Ok::<_, Infallible>(created(renewals.count(Call::Renew)))
+        }
+    });
+    let layer = layer(&store, Takeover::RunAgain).with_lease(Duration::from_millis(90));
+
+    let answer = send(&layer.layer(busy), post("k", "{}")).await;
+
+    assert_eq!(answer.text(), "run 3");
+}
+
+/// On a runtime with another thread that is free to renew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_blocks_its_thread_is_renewed_all_the_same() {
+    let store = memory();
+    let renewals = store.clone();
+    let blocking = service_fn(move |_request: Request<RequestBody<Body>>| {
+        let renewals = renewals.clone();
+        async move {
+            let started = Instant::now();
+            while renewals.count(Call::Renew) < 3 && started.elapsed() < LEASE {
+                std::thread::yield_now();
+            }
+            Ok::<_, Infallible>(created(renewals.count(Call::Renew)))
+        }
+    });
+    let layer = layer(&store, Takeover::RunAgain).with_lease(Duration::from_millis(90));
+
+    let answer = send(&layer.layer(blocking), post("k", "{}")).await;
+
+    assert_eq!(answer.text(), "run 3");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
 //! A lease store that fails, hangs or panics, call by call: what the client gets, how often the handler runs, what is recorded.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! Whatever panics, handler or closure: the caller gets an answer, the claim is settled, and the server lives.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::{

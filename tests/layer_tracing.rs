@@ -1,5 +1,5 @@
 //! With feature `tracing`, a detached run is inside the span of its request.
-#![cfg(feature = "tracing")]
+#![cfg(all(feature = "memory", feature = "tracing"))]
 mod support;
 
 use std::sync::{

@@ -1,4 +1,5 @@
 //! A transaction store that fails at the end of a run: what was rolled back is never reported as done, nor the other way round.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! `OnInFlight::Wait`: a duplicate waits for the first run, holds nothing meanwhile, and ends with its caller.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::{

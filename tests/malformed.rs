@@ -1,4 +1,5 @@
 //! Malformed requests over a real socket: each gets its documented answer, nothing is stored, and the server goes on.
+#![cfg(feature = "memory")]
 mod support;
 
 use support::{

@@ -1,4 +1,5 @@
 //! A real client closes its socket before, during and after the effect: the handler runs once, and the retry is replayed.
+#![cfg(feature = "memory")]
 mod support;
 
 use std::time::Duration;

@@ -403,6 +403,30 @@ async fn a_lock_that_outlasts_the_busy_timeout_is_unavailable_and_claims_nothing
     claim(&store, &key, &terms()).await;
 }
 
+/// Without WAL a commit waits for readers. The claim is the first statement that writes, so its commit is the one that counts.
+#[tokio::test]
+async fn a_claim_that_could_not_be_committed_is_not_acquired() {
+    let file = File::new(SqliteJournalMode::Delete);
+    let store = LeaseStore::new(file.pool_with(1, INSTANT).await);
+    store.migrate().await.unwrap();
+    let reader = file.pool(1).await;
+    let mut reading = reader.begin().await.unwrap();
+    sqlx::query("SELECT count(*) FROM tower_idempotency_leases")
+        .execute(&mut *reading)
+        .await
+        .unwrap();
+    let key = fresh_key();
+    let refused = store.reserve(&key, &fingerprint(1), &terms()).await;
+    assert_kind(refused, StoreErrorKind::Unavailable);
+    reading.rollback().await.unwrap();
+    claim(&store, &key, &terms()).await;
+    let elsewhere = LeaseStore::new(reader);
+    assert!(matches!(
+        reserve(&elsewhere, &key).await,
+        Reservation::InFlight { .. }
+    ));
+}
+
 #[tokio::test]
 async fn migrating_twice_or_by_the_shipped_file_changes_nothing() {
     let file = File::wal();

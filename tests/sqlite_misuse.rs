@@ -193,6 +193,35 @@ async fn a_transaction_that_the_handler_ended_leaves_an_unknown_outcome() {
     }
 }
 
+/// Both misuses at once: the answer comes first, and then the effect.
+#[tokio::test]
+async fn a_transaction_that_is_ended_after_the_answer_leaves_an_unknown_outcome() {
+    for gives_up in [false, true] {
+        let file = File::wal();
+        let (store, outside) = (store_in(&file, 1).await, file.pool(1).await);
+        let key = fresh_key();
+        let claimed = claim(&store, &key, &terms()).await;
+        let mut tx = take(&claimed);
+        let settled = if gives_up {
+            store.release(&claimed).await
+        } else {
+            store.complete(&claimed, &response("done"), RETENTION).await
+        };
+        assert_kind(settled, StoreErrorKind::Misused);
+        run(&mut tx, CHARGE).await.unwrap();
+        run(&mut tx, "COMMIT").await.unwrap();
+        drop(tx);
+        let next = loop {
+            match reserve(&store, &key).await {
+                Reservation::InFlight { .. } => tokio::task::yield_now().await,
+                next => break next,
+            }
+        };
+        assert_eq!(count(&outside, CHARGES).await, 1);
+        assert!(matches!(next, Reservation::Unknown), "{next:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_swallowed_constraint_error_is_saved_with_the_rest() {
     let file = File::wal();

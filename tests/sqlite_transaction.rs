@@ -312,6 +312,60 @@ async fn operators_can_forget_and_purge() {
     ));
 }
 
+/// Without WAL a commit waits for readers.
+#[tokio::test]
+async fn a_key_that_could_not_be_forgotten_is_not_reported_as_forgotten() {
+    let file = File::new(SqliteJournalMode::Delete);
+    let store = store_on(file.pool_with(1, INSTANT).await).await;
+    let key = fresh_key();
+    let claimed = claim(&store, &key, &terms()).await;
+    store
+        .complete(&claimed, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    let reader = file.pool(1).await;
+    let mut reading = reader.begin().await.unwrap();
+    sqlx::query("SELECT count(*) FROM tower_idempotency_transactions")
+        .execute(&mut *reading)
+        .await
+        .unwrap();
+    assert_kind(store.forget(&key).await, StoreErrorKind::Unavailable);
+    reading.rollback().await.unwrap();
+    assert!(store.forget(&key).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_large_purge_lets_claims_in_between() {
+    const ROWS: i64 = 20_000;
+    let file = File::wal();
+    let (store, outside) = (store_in(&file).await, file.pool(1).await);
+    sqlx::query(
+        "WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+         INSERT INTO tower_idempotency_transactions
+         SELECT randomblob(32), 1, zeroblob(32), zeroblob(16), 1, 1, NULL FROM numbers",
+    )
+    .bind(ROWS)
+    .execute(&outside)
+    .await
+    .unwrap();
+    let left = async || {
+        count(
+            &outside,
+            "SELECT count(*) FROM tower_idempotency_transactions",
+        )
+        .await
+    };
+    let purging = tokio::spawn({
+        let store = store.clone();
+        async move { store.purge_expired(u32::MAX).await }
+    });
+    until(async || left().await < ROWS).await;
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    assert_ne!(left().await, 0);
+    store.release(&claimed).await.unwrap();
+    assert_eq!(purging.await.unwrap().unwrap(), ROWS.unsigned_abs());
+}
+
 #[tokio::test]
 async fn an_operator_with_nothing_to_remove_does_not_wait_for_a_running_handler() {
     let file = File::wal();

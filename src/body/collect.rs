@@ -3,6 +3,7 @@ use std::{future::poll_fn, ops::DerefMut, pin::Pin};
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body;
+use tokio::task::consume_budget;
 
 use super::Collected;
 
@@ -40,7 +41,12 @@ impl<P: DerefMut<Target: Body>> Collector<P> {
         if self.body.size_hint().lower() > self.limit as u64 {
             return Err(Stop::TooLarge);
         }
-        while let Some(frame) = poll_fn(|cx| self.body.as_mut().poll_frame(cx)).await {
+        loop {
+            // A body that always has a frame ready, and an empty one, would never let a time limit be looked at.
+            consume_budget().await;
+            let Some(frame) = poll_fn(|cx| self.body.as_mut().poll_frame(cx)).await else {
+                return Ok(());
+            };
             let frame = frame.map_err(Stop::Failed)?;
             match frame.into_data() {
                 Ok(data) if data.remaining() > self.limit - self.data.len() => {
@@ -52,12 +58,11 @@ impl<P: DerefMut<Target: Body>> Collector<P> {
                     // Nothing comes after trailers, and whoever sends them on doesn't look for it either.
                     if let Ok(trailers) = other.into_trailers() {
                         self.trailers = Some(trailers);
-                        break;
+                        return Ok(());
                     }
                 }
             }
         }
-        Ok(())
     }
 
     /// The whole body, once it was collected.

@@ -1,15 +1,50 @@
 use std::{convert::Infallible, future::pending, sync::Arc};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     Guard,
     store_call::{ignore, within},
 };
 use crate::{
-    StoreErrorKind, event,
+    IdempotencyContext, StoreErrorKind, event,
     store::{Claim, StoreKind},
 };
+
+/// The renewal of a run's claim, until this is dropped.
+///
+/// A task of its own, started before the run's: a handler that blocks its thread, or never lets go of it for long, would
+/// otherwise keep its own claim from being renewed.
+pub(super) struct Renewal(AbortHandle);
+
+impl Renewal {
+    /// None for a transaction, which holds its key by itself.
+    pub(super) fn start(
+        guard: &Arc<Guard>,
+        claim: &Arc<Claim>,
+        context: &IdempotencyContext,
+        from: Instant,
+    ) -> Option<Self> {
+        if guard.kind == StoreKind::Transaction {
+            return None;
+        }
+        let (guard, claim, context) = (Arc::clone(guard), Arc::clone(claim), context.clone());
+        let renewal = async move {
+            let lost = || context.set_claim_lost();
+            match keep_renewed(&guard, &claim, from, lost).await {}
+        };
+        Some(Self(tokio::spawn(renewal).abort_handle()))
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// Renews the claim at every third of its lease, until it is lost. To be polled beside what the claim is held for.
 ///

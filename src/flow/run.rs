@@ -1,4 +1,4 @@
-use std::{convert::Infallible, future::pending, mem, sync::Arc};
+use std::{mem, sync::Arc};
 
 use http::{Request, Response, response::Parts};
 use http_body::Body;
@@ -8,7 +8,7 @@ use tower_service::Service;
 use super::{
     Guard, background,
     guard::content_type_starts_with,
-    renewal::keep_renewed,
+    renewal::Renewal,
     reserve::Claimed,
     settle::{Settled, Settlement},
     subject::Subject,
@@ -30,6 +30,7 @@ pub(super) struct Run {
     context: IdempotencyContext,
     pub(super) asked: Instant,
     stage: Stage,
+    renewal: Option<Renewal>,
     _counted: DrainToken,
 }
 
@@ -78,13 +79,16 @@ impl Run {
             Some(body) => RequestBody::streamed(body),
             None => RequestBody::collected(collected.unwrap_or_default()),
         };
+        let claim = Arc::new(claim);
+        let renewal = protected.then(|| Renewal::start(guard, &claim, &context, asked));
         let run = Self {
             guard: Arc::clone(guard),
-            claim: Arc::new(claim),
+            claim,
             protected,
             context,
             asked,
             stage: Stage::Claimed,
+            renewal: renewal.flatten(),
             _counted: guard.settings.drain.token(),
         };
         (run, Request::from_parts(parts, body))
@@ -104,11 +108,8 @@ impl Run {
         if self.context.is_takeover() {
             event::takeover(&self.claim);
         }
-        let outcome = tokio::select! {
-            biased;
-            outcome = self.run(ready, request) => outcome,
-            never = self.keep_renewed() => match never {},
-        };
+        let outcome = self.run(ready, request).await;
+        drop(self.renewal.take());
         if outcome.interrupted {
             Arc::make_mut(&mut self.claim).set_interrupted();
         }
@@ -211,14 +212,6 @@ impl Run {
             }
             Ok(Ok(Err(Stop::Failed(_))) | Err(Panicked)) => Err(BodyFailed),
         }
-    }
-
-    async fn keep_renewed(&self) -> Infallible {
-        if !self.protected {
-            return pending().await;
-        }
-        let lost = || self.context.set_claim_lost();
-        keep_renewed(&self.guard, &self.claim, self.asked, lost).await
     }
 }
 

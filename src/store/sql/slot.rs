@@ -69,7 +69,7 @@ pub(crate) enum Returned<DB: Database> {
         transaction: Guarded<DB>,
         unused: bool,
     },
-    /// The handler still has it. Its connection will be closed when it comes back.
+    /// The handler still has it: see [`when_back`](Slot::when_back).
     Out,
     Gone,
 }
@@ -115,7 +115,6 @@ impl<DB: Database> Slot<DB> {
             Stage::Settled,
         );
         let Ok(mut guard) = self.0.transaction.try_lock() else {
-            self.close_when_back();
             return Returned::Out;
         };
         match guard.take() {
@@ -132,12 +131,16 @@ impl<DB: Database> Slot<DB> {
         self.0.end.lock().await
     }
 
-    fn close_when_back(&self) {
+    /// Ends a transaction that is out by this, once the handler gives it back.
+    pub(crate) fn when_back<F: Future<Output = ()> + Send>(
+        &self,
+        end: impl FnOnce(Guarded<DB>) -> F + Send + 'static,
+    ) {
         let transaction = Arc::clone(&self.0.transaction);
         self.0.runtime.spawn(async move {
             let late = transaction.lock_owned().await.take();
             if let Some(late) = late {
-                drop(late.close().await);
+                end(late).await;
             }
         });
     }

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{future::ready, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::SqlitePool;
@@ -98,7 +98,7 @@ impl LeaseStore {
     ) -> Result<Option<Claim>, StoreError> {
         let over_nonce = over.map(|stored| stored.nonce.as_bytes().to_vec());
         let over_state = over.map(|stored| stored.state as i64);
-        let fence: Option<i64> = sqlx::query_scalar(sql::CLAIM)
+        let claimed: Vec<i64> = sqlx::query_scalar(sql::CLAIM)
             .bind(&key.as_bytes()[..])
             .bind(i64::from(fingerprint.tag().to_u16()))
             .bind(&fingerprint.digest()[..])
@@ -108,10 +108,11 @@ impl LeaseStore {
             .bind(over_state)
             .bind(to_micros(terms.lease()))
             .bind(to_micros(terms.retention()))
-            .fetch_optional(&self.pool)
+            // To the end of the statement, which is its commit: `fetch_optional` stops at the row, and drops that error.
+            .fetch_all(&self.pool)
             .await
             .map_err(failed)?;
-        Ok(fence.map(|fence| {
+        Ok(claimed.first().map(|&fence| {
             let fence = u64::try_from(fence).unwrap_or(0);
             Claim::new(*key, *fingerprint, terms.nonce(), attempt, fence)
         }))
@@ -253,7 +254,9 @@ impl Store for LeaseStore {
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
-        upkeep::purge(&self.pool, sql::PURGE, limit).await
+        // Nobody queues here, SQLite's own lock decides.
+        let no_turn = || ready(Ok(()));
+        upkeep::purge(&self.pool, sql::PURGE, limit, no_turn).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -233,7 +233,7 @@ impl TransactionStore {
                 let rolled_back = roll_back(transaction, claim.interrupted()).await;
                 self.settled(claim, slot.retention(), rolled_back).await
             }
-            Returned::Out => Err(StoreErrorKind::Misused.into()),
+            Returned::Out => Err(self.undo_when_back(claim, slot)),
             Returned::Gone => undone(self.verify(claim).await),
         };
         *end = Some(match &result {
@@ -241,6 +241,17 @@ impl TransactionStore {
             Err(error) => End::after(error),
         });
         result
+    }
+
+    /// The handler still has the transaction. It is rolled back when it is dropped at last; what the handler does until then
+    /// may be to end it, after which the key must not be free.
+    fn undo_when_back(&self, claim: &Claim, slot: &Slot<Sqlite>) -> StoreError {
+        let (store, claim, retention) = (self.clone(), claim.clone(), slot.retention());
+        slot.when_back(move |late| async move {
+            let rolled_back = roll_back(late, true).await;
+            drop(store.settled(&claim, retention, rolled_back).await);
+        });
+        StoreErrorKind::Misused.into()
     }
 
     /// A claim that carries no transaction. If another run has the key here, waiting for it would tell nothing more.
@@ -319,7 +330,7 @@ impl Store for TransactionStore {
                 }
                 self.settled(claim, slot.retention(), committed).await
             }
-            Returned::Out => Err(StoreErrorKind::Misused.into()),
+            Returned::Out => Err(self.undo_when_back(claim, slot)),
             Returned::Gone => self.verify(claim).await,
         };
         *end = Some(match &result {
@@ -348,12 +359,13 @@ impl Store for TransactionStore {
             return Ok(false);
         }
         let _turn = self.turn().await?;
-        let unexpired: Option<bool> = sqlx::query_scalar(sql::FORGET)
+        let unexpired: Vec<bool> = sqlx::query_scalar(sql::FORGET)
             .bind(&key.as_bytes()[..])
-            .fetch_optional(&self.pool)
+            // Not `fetch_optional`, which stops at the row and never hears whether it was committed.
+            .fetch_all(&self.pool)
             .await
             .map_err(failed)?;
-        Ok(unexpired.unwrap_or(false))
+        Ok(unexpired.contains(&true))
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
@@ -364,8 +376,7 @@ impl Store for TransactionStore {
         if !any {
             return Ok(0);
         }
-        let _turn = self.turn().await?;
-        upkeep::purge(&self.pool, sql::PURGE, limit).await
+        upkeep::purge(&self.pool, sql::PURGE, limit, || self.turn()).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

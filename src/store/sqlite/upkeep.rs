@@ -5,15 +5,20 @@ use crate::StoreError;
 
 /// Deletes up to `limit` rows by a statement that takes the number of rows.
 ///
-/// In batches, so that other writers get their turn in between.
-pub(super) async fn purge(
+/// In batches, each with a turn of its own, so that other writers get theirs in between.
+pub(super) async fn purge<F, T>(
     pool: &SqlitePool,
     statement: &'static str,
     limit: u32,
-) -> Result<u64, StoreError> {
+    turn: impl Fn() -> F,
+) -> Result<u64, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
     let mut purged = 0;
     while purged < u64::from(limit) {
         let batch = BATCH.min(u64::from(limit) - purged);
+        let _turn = turn().await?;
         let deleted = sqlx::query(statement)
             .bind(i64::try_from(batch).unwrap_or(i64::MAX))
             .execute(pool)
