@@ -146,6 +146,11 @@ impl Settings {
             "with_on_store_failure(RunUnprotected) needs a lease store: without the store there is no transaction to run in"
         );
         assert!(
+            self.settlements > 0 && self.settlement_bytes > 0,
+            "with_settlement_bounds: at a bound of zero every keyed request would be refused"
+        );
+        self.headers.validate(&self.replay_marker);
+        assert!(
             self.key_format.is_satisfiable(),
             "with_key_format: no key has at least the minimum and at most the maximum length (1 to 255; a UUID has 36)"
         );

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// How long a claim lasts unrenewed: several renewals may fail, and a crash blocks its key for half a minute at most.
 pub const LEASE: Duration = Duration::from_secs(30);
+/// The `Retry-After` of refusals that a retry may find gone, and the least that it ever is: the header counts in whole seconds.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long a record is kept: a day, as Stripe and most payment APIs do.
 pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a handler may run: longer than any client waits, short enough that a hanging one doesn't hold its key for ever.

@@ -256,7 +256,8 @@ impl<S> Layer<S> for IdempotencyLayer {
     ///
     /// If the settings contradict each other or the store's kind: a time of zero or above ten years, a retention shorter
     /// than the lease, a store-call limit above a third of the lease (lease stores), unprotected runs on a transaction
-    /// store, a key format that no key has, or a safe method among the methods. The message names the settings.
+    /// store, a key format that no key has, a bound of zero on settlements, a connection header to be saved or to mark
+    /// replays, or a safe method among the methods. The message names the settings.
     fn layer(&self, inner: S) -> Idempotency<S> {
         self.settings.validate(self.store.kind());
         Idempotency::new(

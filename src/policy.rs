@@ -102,6 +102,25 @@ pub(crate) struct HeaderPolicy {
 }
 
 impl HeaderPolicy {
+    /// Panics if a header can't be treated as it was told to be.
+    pub(crate) fn validate(&self, replay_marker: &HeaderName) {
+        let none = HeaderMap::new();
+        for name in &self.kept {
+            assert!(
+                !is_connection_header(name, &none),
+                "with_saved_header({name}): belongs to one connection and is never saved"
+            );
+            assert!(
+                !self.dropped.contains(name),
+                "with_saved_header and with_dropped_header: both name {name}"
+            );
+        }
+        assert!(
+            !is_connection_header(replay_marker, &none),
+            "with_replay_marker({replay_marker}): belongs to the connection"
+        );
+    }
+
     pub(crate) fn select(&self, headers: &HeaderMap) -> HeaderMap {
         // With room for the mark of a replay, which goes into a copy.
         let mut selected = HeaderMap::with_capacity(headers.len() + 1);

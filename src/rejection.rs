@@ -4,6 +4,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
+use crate::defaults;
+
 /// A request that the layer answers itself, without an answer of the handler.
 ///
 /// It becomes an `application/problem+json` response (RFC 9457), unless
@@ -12,6 +14,7 @@ use serde_json::json;
 pub struct Rejection {
     kind: RejectionKind,
     detail: Cow<'static, str>,
+    retry_after: Option<Duration>,
 }
 
 /// Why a request was refused. Also in the extensions of the response.
@@ -59,6 +62,15 @@ impl Rejection {
         Self {
             kind,
             detail: detail.into(),
+            retry_after: kind.retry_after(),
+        }
+    }
+
+    /// In flight, and the store knows for how long at least.
+    pub(crate) fn in_flight(retry_after: Duration) -> Self {
+        Self {
+            retry_after: Some(retry_after.max(defaults::RETRY_AFTER)),
+            ..Self::new(RejectionKind::InFlight)
         }
     }
 
@@ -72,6 +84,12 @@ impl Rejection {
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
+    }
+
+    /// What `Retry-After` says, rounded up to whole seconds: when the same request may be sent again with the same key.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// The response that the layer gives by default.
@@ -93,8 +111,9 @@ impl Rejection {
             HeaderValue::from_static("application/problem+json"),
         );
         headers.insert(header::LINK, HeaderValue::from_static(DESCRIBED_BY));
-        if let Some(after) = kind.retry_after() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs()));
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -148,7 +167,7 @@ impl RejectionKind {
     #[must_use]
     pub fn retry_after(self) -> Option<Duration> {
         let retried = self == Self::InFlight || self.status() == StatusCode::SERVICE_UNAVAILABLE;
-        retried.then_some(Duration::from_secs(1))
+        retried.then_some(defaults::RETRY_AFTER)
     }
 
     /// Title and detail.

@@ -13,8 +13,8 @@ use axum::{
 use http::{StatusCode, request::Builder};
 use support::{Answer, Runs, handler::layer, send, spy::Spy};
 use tower_idempotency::{
-    IdempotencyContext, IdempotencyLayer, MemoryStore, RejectionKind, ScopeBy, Verdict,
-    axum::MissingContext,
+    IdempotencyContext, IdempotencyLayer, MemoryStore, MissingContext, RejectionKind, ScopeBy,
+    Verdict,
 };
 
 async fn ask(app: &Router, request: Builder) -> Answer {

@@ -20,9 +20,9 @@ pub(crate) struct Collector<P> {
 }
 
 /// Why a body was not collected to its end.
-pub(crate) enum Stop<E> {
+pub(crate) enum Stop {
     TooLarge,
-    Failed(E),
+    Failed,
 }
 
 impl<P: DerefMut<Target: Body>> Collector<P> {
@@ -37,7 +37,7 @@ impl<P: DerefMut<Target: Body>> Collector<P> {
     }
 
     /// Reads to the end of the body. Cancel safe: a frame that was read is never lost.
-    pub(crate) async fn collect(&mut self) -> Result<(), Stop<<P::Target as Body>::Error>> {
+    pub(crate) async fn collect(&mut self) -> Result<(), Stop> {
         if self.body.size_hint().lower() > self.limit as u64 {
             return Err(Stop::TooLarge);
         }
@@ -47,7 +47,7 @@ impl<P: DerefMut<Target: Body>> Collector<P> {
             let Some(frame) = poll_fn(|cx| self.body.as_mut().poll_frame(cx)).await else {
                 return Ok(());
             };
-            let frame = frame.map_err(Stop::Failed)?;
+            let frame = frame.map_err(|_lost| Stop::Failed)?;
             match frame.into_data() {
                 Ok(data) if data.remaining() > self.limit - self.data.len() => {
                     self.overflow = Some(into_bytes(data));

@@ -63,7 +63,7 @@ impl Guard {
     pub(super) fn tell<R>(&self, told: Told) -> Response<ResponseBody<R>> {
         match told {
             Told::Replay(saved) => self.replay(&saved),
-            Told::InFlight => self.refuse(RejectionKind::InFlight),
+            Told::InFlight { retry_after } => self.refuse(Rejection::in_flight(retry_after)),
             Told::Refusal(kind) => self.refuse(kind),
         }
     }

@@ -3,6 +3,7 @@
 mod background;
 mod detached;
 mod guard;
+mod limit;
 mod protect;
 mod renewal;
 mod reserve;

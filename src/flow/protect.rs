@@ -63,11 +63,12 @@ where
 {
     let (ready, claimed) = match (reserve(guard, &subject).await, guard.settings.on_in_flight) {
         (Turn::Run(claimed), _) => (ready, claimed),
-        (Turn::Tell(Told::InFlight), OnInFlight::Wait(limit)) => {
+        (Turn::Tell(Told::InFlight { .. }), OnInFlight::Wait(limit)) => {
             let unready = ready.clone();
             // Its permit would keep others from running, the one that is waited for among them.
             drop(ready);
-            match wait(guard, &subject, unready, limit).await? {
+            // Boxed: few requests wait, and all would have to make room for it.
+            match Box::pin(wait(guard, &subject, unready, limit)).await? {
                 Waited::Run(ready, claimed) => (ready, claimed),
                 Waited::Tell(told) => return Ok(guard.tell(told)),
             }

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -17,7 +17,7 @@ pub(super) enum Turn {
 /// What a caller is told without a run of the handler.
 pub(super) enum Told {
     Replay(SavedResponse),
-    InFlight,
+    InFlight { retry_after: Duration },
     Refusal(RejectionKind),
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject) -> Turn {
             protected: true,
         }),
         Ok(Reservation::Replay(saved)) => Turn::Tell(Told::Replay(saved)),
-        Ok(Reservation::InFlight { .. }) => Turn::Tell(Told::InFlight),
+        Ok(Reservation::InFlight { retry_after }) => Turn::Tell(Told::InFlight { retry_after }),
         Ok(Reservation::Mismatch(_)) => Turn::refuse(RejectionKind::KeyReused),
         Ok(Reservation::Unknown) => Turn::refuse(RejectionKind::OutcomeUnknown),
         Err(error) => refused_by_store(guard, subject, asked, &error),

@@ -1,13 +1,14 @@
-use std::{mem, sync::Arc};
+use std::{mem, pin::pin, sync::Arc};
 
 use http::{Request, Response, response::Parts};
 use http_body::Body;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
     Guard, background,
     guard::content_type_starts_with,
+    limit::limited,
     renewal::Renewal,
     reserve::Claimed,
     settle::{Settled, Settlement},
@@ -136,8 +137,8 @@ impl Run {
     {
         let settings = &self.guard.settings;
         // The call itself may panic too, hence the block around it.
-        let handler = catch(async move { ready.call(request).await });
-        match timeout(settings.run_limit, handler).await {
+        let handler = pin!(catch(async move { ready.call(request).await }));
+        match limited(settings.run_limit, handler).await {
             Ok(Ok(Ok(response))) => self.judge(response).await,
             Ok(Ok(Err(error))) => Outcome {
                 settlement: Settlement::Abandon,
@@ -160,7 +161,9 @@ impl Run {
 
     /// Decides by the response's head how to settle, and collects its body if it is to be saved.
     async fn judge<R: Body, E>(&self, response: Response<R>) -> Outcome<R, E> {
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
+        // Only a replay has the mark, even if the handler passes on the answer of a service that replayed.
+        parts.headers.remove(&self.guard.settings.replay_marker);
         let verdict = catch(async { self.guard.settings.policy.verdict(&parts) }).await;
         let (settlement, body) = match verdict {
             Ok(Verdict::Save) => match self.collect(&parts, body).await {
@@ -194,7 +197,7 @@ impl Run {
         let stopped = if content_type_starts_with(&parts.headers, b"text/event-stream") {
             Ok(Ok(Err(Stop::TooLarge)))
         } else {
-            timeout(settings.collect_limit, catch(collector.collect())).await
+            limited(settings.collect_limit, pin!(catch(collector.collect()))).await
         };
         match stopped {
             Ok(Ok(Ok(()))) => {
@@ -210,7 +213,7 @@ impl Run {
                 let body = ResponseBody::prefixed(collector.into_rest());
                 Ok((Settlement::Complete(saved), body))
             }
-            Ok(Ok(Err(Stop::Failed(_))) | Err(Panicked)) => Err(BodyFailed),
+            Ok(Ok(Err(Stop::Failed)) | Err(Panicked)) => Err(BodyFailed),
         }
     }
 }

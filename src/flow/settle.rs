@@ -7,7 +7,7 @@ use super::{
     store_call::{ignore, within},
 };
 use crate::{
-    RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
+    RejectionKind, SavedResponse, StoreError, StoreErrorKind, defaults, event,
     store::{Claim, RecordState, StoreKind},
 };
 
@@ -158,7 +158,9 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Told {
         }
         Ok(Some(record)) => match record.state {
             RecordState::Completed(saved) => Told::Replay(saved),
-            RecordState::InFlight { .. } => Told::InFlight,
+            RecordState::InFlight { lease_left } => Told::InFlight {
+                retry_after: lease_left.min(defaults::RETRY_AFTER),
+            },
             RecordState::Unknown => Told::Refusal(RejectionKind::OutcomeUnknown),
         },
         Ok(None) => Told::Refusal(RejectionKind::OutcomeUnknown),

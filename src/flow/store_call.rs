@@ -6,7 +6,10 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use super::unwind::{Panicked, catch};
+use super::{
+    limit::limited,
+    unwind::{Panicked, catch},
+};
 use crate::{StoreError, StoreErrorKind};
 
 /// Waits for a call of the store, at most for `limit`; then the error has the kind `elapsed`.
@@ -24,11 +27,11 @@ pub(super) async fn within<T: Send + 'static>(
         let answer = catch(call).await;
         answer.unwrap_or_else(|Panicked| Err(panicked(elapsed)))
     };
-    let call = StoreCall {
+    let mut call = StoreCall {
         pending: Some((Box::pin(call), late)),
         runtime: Handle::current(),
     };
-    match tokio::time::timeout(limit, call).await {
+    match limited(limit, Pin::new(&mut call)).await {
         Ok(result) => result,
         Err(cause) => Err(StoreError::new(elapsed, cause)),
     }

@@ -127,7 +127,7 @@ async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected, Rejection>
     match collector.collect().await {
         Ok(()) => Ok(collector.into_collected()),
         Err(Stop::TooLarge) => Err(RejectionKind::BodyTooLarge.into()),
-        Err(Stop::Failed(_)) => Err(RejectionKind::IncompleteBody.into()),
+        Err(Stop::Failed) => Err(RejectionKind::IncompleteBody.into()),
     }
 }
 

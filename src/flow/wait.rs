@@ -9,10 +9,15 @@ use super::{
     store_call::{ignore, within},
     subject::Subject,
 };
-use crate::{RejectionKind, StoreErrorKind, store::RecordState};
+use crate::{RejectionKind, StoreErrorKind, defaults, store::RecordState};
 
 /// The first pause between two looks at the store, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// What a waiter is told at its limit.
+const IN_FLIGHT: Told = Told::InFlight {
+    retry_after: defaults::RETRY_AFTER,
+};
 
 /// What waiting came to.
 pub(super) enum Waited<S> {
@@ -39,7 +44,7 @@ where
     let waiters = &guard.shared.waiters;
     // Subscribed before the first look: a run that ends in between is not missed.
     let Some(mut ticket) = waiters.subscribe(subject.record_key, &guard.settings) else {
-        return Ok(Waited::Tell(Told::InFlight));
+        return Ok(Waited::Tell(IN_FLIGHT));
     };
     let mut pause = PAUSE.0;
     loop {
@@ -54,13 +59,13 @@ where
                 let ready = poll_fn(|cx| service.poll_ready(cx));
                 match timeout_at(deadline, ready).await {
                     Ok(ready) => ready?,
-                    Err(_elapsed) => return Ok(Waited::Tell(Told::InFlight)),
+                    Err(_elapsed) => return Ok(Waited::Tell(IN_FLIGHT)),
                 }
                 Some((reserve(guard, subject).await, Some(service)))
             }
         };
         match turn {
-            None | Some((Turn::Tell(Told::InFlight), _)) => {}
+            None | Some((Turn::Tell(Told::InFlight { .. }), _)) => {}
             Some((Turn::Tell(told), _)) => return Ok(Waited::Tell(told)),
             Some((Turn::Run(claimed), Some(service))) => return Ok(Waited::Run(service, claimed)),
             // The record expired between the two calls, and nothing is ready to run. The next round looks again.
@@ -72,7 +77,7 @@ where
             () = sleep_until(deadline.min(Instant::now() + pause)) => false,
         };
         if Instant::now() >= deadline {
-            return Ok(Waited::Tell(Told::InFlight));
+            return Ok(Waited::Tell(IN_FLIGHT));
         }
         if !woken {
             pause = (pause * 2).min(PAUSE.1);
