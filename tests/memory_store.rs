@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tokio::{task::JoinSet, time::advance};
 use tower_idempotency::{
     Fingerprint, MemoryStore, RecordKey, SavedResponse, StoreErrorKind, Tag,
@@ -89,6 +89,38 @@ async fn at_the_byte_bound_a_tombstone_is_kept_until_there_is_room() {
     let claim = acquire(&store, 5).await;
     store.complete(&claim, &body(600), RETENTION).await.unwrap();
     assert!(matches!(reserve(&store, 5).await, Reservation::Replay(saved) if saved == body(600)));
+}
+
+/// A buffer that tells whether anything still holds it.
+struct Buffer(Vec<u8>, #[expect(dead_code, reason = "counted")] Arc<()>);
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_holds_no_buffer_that_it_was_cut_from() {
+    let (store, held) = (MemoryStore::new(), Arc::new(()));
+    let buffer = Bytes::from_owner(Buffer(vec![b'x'; 1 << 20], Arc::clone(&held)));
+    let value = HeaderValue::from_maybe_shared(buffer.slice(..8)).unwrap();
+    let fields = HeaderMap::from_iter([(header::ETAG, value)]);
+    let cut = SavedResponse::new(
+        StatusCode::OK,
+        fields.clone(),
+        buffer.slice(..8),
+        Some(fields),
+    );
+    drop(buffer);
+    let claim = acquire(&store, 0).await;
+    store.complete(&claim, &cut, RETENTION).await.unwrap();
+    let Reservation::Replay(kept) = reserve(&store, 0).await else {
+        panic!("not kept");
+    };
+    assert_eq!(kept, cut);
+    drop(cut);
+    assert_eq!(Arc::strong_count(&held), 1);
 }
 
 #[tokio::test(start_paused = true)]

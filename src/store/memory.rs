@@ -1,6 +1,7 @@
 mod access;
 mod budget;
 mod entry;
+mod owned;
 mod shard;
 
 use std::{
@@ -93,7 +94,8 @@ impl MemoryStore {
 
     /// At most this many bytes of responses (default [`DEFAULT_MAX_BYTES`](Self::DEFAULT_MAX_BYTES)), for all clones.
     ///
-    /// Counted are bodies, headers and trailers, with an allowance for what a header map costs.
+    /// Counted are bodies, headers and trailers, with an allowance for what a header map costs. They are copied, so that
+    /// nothing else is held by what is kept of it.
     #[must_use]
     pub fn with_max_bytes(self, max_bytes: usize) -> Self {
         self.0.budget.bytes.set_max(max_bytes);

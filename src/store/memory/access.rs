@@ -3,6 +3,7 @@ use std::{sync::MutexGuard, time::Duration};
 use super::{
     budget::Budget,
     entry::{Entry, Moment, State},
+    owned::owned,
     shard::{Shard, Step, first_due},
 };
 use crate::{
@@ -92,7 +93,7 @@ impl<'a> Access<'a> {
                 let kept = self.budget.bytes.try_add(response.size());
                 let state = State::Completed {
                     response: match kept {
-                        true => response.clone(),
+                        true => owned(response),
                         false => SavedResponse::tombstone(),
                     },
                     expires: self.now.saturating_add(retention),
