@@ -1,6 +1,6 @@
 //! Stock that is never oversold: the reservation and the lower stock commit with the answer, or not at all.
 //!
-//! Run with `cargo run --example inventory --features axum,sqlite`
+//! Run with `cargo run --example inventory --features axum,sqlite` (`ADDR` is 127.0.0.1:3000)
 //!
 //! ```sh
 //! curl -i localhost:3000/reservations -H 'Idempotency-Key: 1f2c0d34-5a86-4f3b-b1c5-5d7a1a0a3f10' \
@@ -8,7 +8,7 @@
 //! # HTTP/1.1 201 Created
 //! # {"id":1,"item":"lamp","quantity":2}
 //! #
-//! # The same line again: the same, with `idempotent-replayed: true`. Of 3 lamps 1 is left, so with another key:
+//! # The same line again: the same, with `idempotent-replayed: true`. Of the 3 lamps of a new target/inventory.db 1 is left, so with another key:
 //! # HTTP/1.1 409 Conflict
 //! # not enough lamp
 //! # That answer is not kept: when lamps come in, the same key may reserve them.
@@ -48,7 +48,8 @@ async fn main() -> Result<(), BoxError> {
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal);
     let app = app(SqlitePool::connect_with(file).await?).await?;
-    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    let address = std::env::var("ADDR").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let listener = TcpListener::bind(address).await?;
     println!("listening on http://{}", listener.local_addr()?);
     Ok(axum::serve(listener, app).await?)
 }

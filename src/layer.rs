@@ -175,6 +175,9 @@ impl IdempotencyLayer {
     }
 
     /// How long the handler may run (default: 5 min). Then it is dropped, and the caller gets 504 `run_limit`.
+    ///
+    /// Like every limit it is looked at when the handler waits: one that blocks its thread is not cut short (but its claim is renewed,
+    /// where the runtime has another thread), nor is a statement that a database is executing.
     #[must_use]
     pub fn with_run_limit(mut self, limit: Duration) -> Self {
         self.settings.run_limit = limit;

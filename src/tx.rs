@@ -16,8 +16,9 @@ use crate::store::sql::{Lent, NotTaken, Slot};
 ///
 /// The store ends it after the handler has answered, so there is no commit. Drop it, or let it go with the handler: a `Tx` that
 /// is still alive then, in a spawned task say, makes the answer a 500, and its writes are rolled back when it is dropped at last.
-/// A raw `COMMIT` or `ROLLBACK`, or a statement that ends the transaction (`INSERT OR ROLLBACK` on SQLite), is found out as well:
-/// 500, and the key's outcome is unknown from then on.
+/// A raw `COMMIT` or `ROLLBACK`, or a statement that ends the transaction (`INSERT OR ROLLBACK` on SQLite), is found out when the
+/// handler has answered, by a savepoint that has gone: 500, and the key's outcome is unknown from then on. Don't set a savepoint
+/// named `tower_idempotency` after such a statement, it would hide it.
 ///
 /// An error of a statement may be swallowed, as far as the database allows that: the rest commits.
 pub struct Tx<DB: Database>(Lent<DB>);

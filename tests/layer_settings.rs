@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use http::Method;
+use http::{Method, header};
 use support::{handler::layer, spy::Spy};
 use tower::Layer;
 use tower_idempotency::{
@@ -40,7 +40,34 @@ fn of_kind(kind: StoreKind) -> IdempotencyLayer {
 }
 
 /// What is set, and what the message must name.
-const CONTRADICTIONS: [(Setting, &[&str]); 22] = [
+const CONTRADICTIONS: [(Setting, &[&str]); 28] = [
+    (
+        |layer| layer.with_settlement_bounds(0, 1),
+        &["with_settlement_bounds"],
+    ),
+    (
+        |layer| layer.with_settlement_bounds(1, 0),
+        &["with_settlement_bounds"],
+    ),
+    (
+        |layer| layer.with_saved_header(header::CONNECTION),
+        &["with_saved_header(connection)"],
+    ),
+    (
+        |layer| layer.with_saved_header(header::PROXY_AUTHENTICATE),
+        &["with_saved_header(proxy-authenticate)"],
+    ),
+    (
+        |layer| {
+            let layer = layer.with_saved_header(header::DATE);
+            layer.with_dropped_header(header::DATE)
+        },
+        &["with_saved_header", "with_dropped_header", "date"],
+    ),
+    (
+        |layer| layer.with_replay_marker(header::CONTENT_LENGTH),
+        &["with_replay_marker(content-length)"],
+    ),
     (|layer| layer.with_lease(ZERO), &["with_lease"]),
     (
         |layer| layer.with_lease(MAX).with_retention(MAX),

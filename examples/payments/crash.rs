@@ -3,7 +3,7 @@ use std::{env, process, time::Duration};
 use async_trait::async_trait;
 use axum::http::header::LOCATION;
 use tower_idempotency::{
-    Fingerprint, RecordKey, SavedResponse, StoreError,
+    Fingerprint, Identity, RecordKey, SavedResponse, StoreError, Tag,
     store::{Claim, Record, Reservation, Store, StoreKind, Terms},
 };
 
@@ -48,7 +48,9 @@ impl<S> Crashing<S> {
     }
 }
 
+/// A decorator forwards everything, the methods with a default too: the inner store may have fingerprints of its own.
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl<S: Store> Store for Crashing<S> {
     async fn complete(
         &self,
@@ -101,5 +103,13 @@ impl<S: Store> Store for Crashing<S> {
 
     fn kind(&self) -> StoreKind {
         self.store.kind()
+    }
+
+    fn fingerprint(&self, identity: &Identity<'_>) -> Fingerprint {
+        self.store.fingerprint(identity)
+    }
+
+    fn fingerprint_as(&self, identity: &Identity<'_>, tag: Tag) -> Option<Fingerprint> {
+        self.store.fingerprint_as(identity, tag)
     }
 }

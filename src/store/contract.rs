@@ -35,7 +35,7 @@ use crate::{Fingerprint, Identity, RecordKey, SavedResponse, StoreError, Tag};
 ///    have records of their own.
 /// 4. *all* `a_running_key_is_in_flight`: an equal request in mid-run is told to ask again later than now.
 /// 5. *all* `another_request_is_a_mismatch`: a request with another fingerprint gets the recorded one, and changes nothing,
-///    while the first runs (a transaction store in another process: `InFlight`) as well as after it completed.
+///    while the first runs (a transaction store in another process: `InFlight`, or `Unavailable` where it can't tell whose lock it waits for) as well as after it completed.
 /// 6. *lease* `another_request_takes_nothing_over`: the same for lapsed and abandoned claims, also under
 ///    [`RunAgain`](super::Takeover::RunAgain).
 /// 7. *all* `a_completed_key_is_replayed`: an equal request gets the response, as often as it comes, under any nonce.

@@ -40,7 +40,15 @@ use crate::{
 /// SQLite has one writer at a time: a keyed request holds the writer lock from before its handler runs until it is settled, so
 /// **keyed requests run one after the other**, and so does everything else that writes to the file. Keep handlers short, or use a
 /// [`LeaseStore`](super::LeaseStore) in another file. In one process they queue without holding a connection, for as long as the
-/// pool's `acquire_timeout`; against other processes the connection's `busy_timeout` is what counts.
+/// pool's `acquire_timeout`; against other processes the connection's `busy_timeout` is what counts. A request whose turn doesn't
+/// come within the layer's store-call limit is answered 503, so raise all three for handlers that take seconds.
+///
+/// - A duplicate in another process only meets the writer lock: it waits, and gets the replay, or 503 where a duplicate in this
+///   process gets 409.
+/// - The layer's run limit drops the handler, and with it the wait for its statement, but SQLite executes that statement to its end
+///   before anybody else can write.
+/// - Where SQLite rolls back on its own (a full disk, an I/O error) the key's outcome is recorded as unknown, because what the
+///   handler did after that was committed.
 ///
 /// A handler must not write through the pool while it holds its `Tx`: it would wait for itself. A pool of one connection is enough.
 ///
