@@ -20,10 +20,10 @@ use tokio::{
 };
 use tower::{Layer, util::BoxCloneSyncService};
 use tower_idempotency::{
-    Drain, Idempotency, IdempotencyLayer, MemoryStore, OnInFlight, RejectionKind, RequestBody,
-    Scope, ScopeBy, Tx, Verdict,
+    Drain, Idempotency, IdempotencyLayer, KeyFormat, MemoryStore, OnInFlight, RecordKey,
+    RejectionKind, RequestBody, Scope, ScopeBy, Tx, Verdict,
     sqlite::{LeaseStore, TransactionStore},
-    store::{Store, StoreKind, Takeover},
+    store::{RecordState, Store, StoreKind, Takeover},
 };
 
 /// One store under test.
@@ -430,6 +430,53 @@ async fn a_key_is_new_after_its_retention(backend: Backend) {
     assert_eq!((runs.count(), backend.effects(&runs).await), (2, 2));
 }
 
+async fn an_operator_finds_a_record_by_scope_and_header_and_frees_the_key(backend: Backend) {
+    let runs = Runs::default();
+    let layer = backend.layer().with_namespace("shop");
+    let service = layer.layer(handler(&runs, None, created));
+    let sent = HeaderValue::from_static("\"8e03978e-40d5\"");
+    let scoped = |scope| {
+        let mut request = post("", "{}");
+        let headers = request.headers_mut();
+        headers.insert("idempotency-key", sent.clone());
+        headers.insert("x-scope", HeaderValue::from_static(scope));
+        request
+    };
+    for scope in ["tenant-1", "tenant-2"] {
+        send(&service, scoped(scope)).await;
+    }
+
+    let scope = Scope::new("tenant-1").expect("a scope");
+    let key = KeyFormat::default().parse(&sent).expect("a key");
+    let record_key = RecordKey::derive("shop", &scope, &key);
+    let record = backend
+        .store
+        .inspect(&record_key)
+        .await
+        .expect("a database");
+    match record.expect("a record").state {
+        RecordState::Completed(saved) => assert_eq!(saved.body().expect("kept"), "run 1"),
+        other => panic!("not completed: {other:?}"),
+    }
+    for was_there in [true, false] {
+        let forgotten = backend.store.forget(&record_key).await;
+        assert_eq!(forgotten.expect("a database"), was_there);
+    }
+    let record = backend
+        .store
+        .inspect(&record_key)
+        .await
+        .expect("a database");
+    assert!(record.is_none());
+
+    let again = send(&service, scoped("tenant-1")).await;
+    assert_eq!((again.text(), again.is_replay()), ("run 3", false));
+    assert!(send(&service, scoped("tenant-1")).await.is_replay());
+    let untouched = send(&service, scoped("tenant-2")).await;
+    assert_eq!((untouched.text(), untouched.is_replay()), ("run 2", true));
+    assert_eq!((runs.count(), backend.effects(&runs).await), (3, 3));
+}
+
 macro_rules! on_every_store {
     ($($scenario:ident)*) => {
         on_every_store!(@memory $($scenario)*);
@@ -459,4 +506,5 @@ on_every_store! {
     a_run_goes_on_when_its_caller_has_gone
     an_inline_run_that_is_dropped_is_undone_or_unknown
     a_key_is_new_after_its_retention
+    an_operator_finds_a_record_by_scope_and_header_and_frees_the_key
 }
