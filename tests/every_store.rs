@@ -449,25 +449,22 @@ async fn an_operator_finds_a_record_by_scope_and_header_and_frees_the_key(backen
     let scope = Scope::new("tenant-1").expect("a scope");
     let key = KeyFormat::default().parse(&sent).expect("a key");
     let record_key = RecordKey::derive("shop", &scope, &key);
-    let record = backend
-        .store
-        .inspect(&record_key)
-        .await
-        .expect("a database");
-    match record.expect("a record").state {
-        RecordState::Completed(saved) => assert_eq!(saved.body().expect("kept"), "run 1"),
-        other => panic!("not completed: {other:?}"),
-    }
+    let inspect = async || {
+        backend
+            .store
+            .inspect(&record_key)
+            .await
+            .expect("a database")
+    };
+    let RecordState::Completed(saved) = inspect().await.expect("a record").state else {
+        panic!("not completed");
+    };
+    assert_eq!(saved.body().expect("kept"), "run 1");
     for was_there in [true, false] {
         let forgotten = backend.store.forget(&record_key).await;
         assert_eq!(forgotten.expect("a database"), was_there);
     }
-    let record = backend
-        .store
-        .inspect(&record_key)
-        .await
-        .expect("a database");
-    assert!(record.is_none());
+    assert!(inspect().await.is_none());
 
     let again = send(&service, scoped("tenant-1")).await;
     assert_eq!((again.text(), again.is_replay()), ("run 3", false));

@@ -44,6 +44,14 @@ async fn transactions(pool: SqlitePool) -> TransactionStore {
     store
 }
 
+async fn either(kind: StoreKind, pool: SqlitePool) -> Arc<dyn Store> {
+    if kind == StoreKind::Lease {
+        Arc::new(leases(pool).await)
+    } else {
+        Arc::new(transactions(pool).await)
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_longer_than_its_lease_keeps_its_key_from_other_stores_over_the_file() {
     const LEASE_END: &str = "SELECT lease_end FROM tower_idempotency_leases";
@@ -86,10 +94,7 @@ async fn a_run_longer_than_its_lease_keeps_its_key_from_other_stores_over_the_fi
 async fn a_secret_under_a_tombstone_is_in_none_of_the_database_s_files() {
     for kind in [StoreKind::Lease, StoreKind::Transaction] {
         let file = File::wal();
-        let store: Arc<dyn Store> = match kind {
-            StoreKind::Lease => Arc::new(leases(file.pool(2).await).await),
-            _ => Arc::new(transactions(file.pool(2).await).await),
-        };
+        let store = either(kind, file.pool(2).await).await;
         let service = layer(store).layer(answering(&Runs::default(), |_, _, body| {
             let secret = String::from_utf8_lossy(&body).replace("order", "secret");
             let mut response = response(StatusCode::CREATED, secret.clone());
@@ -201,10 +206,7 @@ async fn a_file_that_another_locks_is_an_outage_that_ends_with_the_lock() {
     for kind in [StoreKind::Lease, StoreKind::Transaction] {
         let (file, probe) = (File::new(SqliteJournalMode::Delete), Probe::new());
         let pool = file.pool_with(2, BRIEF).await;
-        let store: Arc<dyn Store> = match kind {
-            StoreKind::Lease => Arc::new(leases(pool).await),
-            _ => Arc::new(transactions(pool).await),
-        };
+        let store = either(kind, pool).await;
         let service = layer(store).layer(probe.service::<Body>());
         let mut other = file.pool(1).await.acquire().await.expect("a connection");
         let locked = other.begin_with("BEGIN EXCLUSIVE").await.expect("a lock");

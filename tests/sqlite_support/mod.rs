@@ -39,10 +39,7 @@ impl File {
             .filename(directory.path().join("test.db"))
             .create_if_missing(true)
             .journal_mode(mode);
-        Self {
-            options,
-            directory: directory,
-        }
+        Self { options, directory }
     }
 
     pub(crate) fn wal() -> Self {
