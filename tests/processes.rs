@@ -226,9 +226,8 @@ const MARK: &str = "other process: ";
 
 fn told(answer: &Answer) -> String {
     let (status, rejection) = (answer.status().as_u16(), answer.rejection());
-    let replay = answer.is_replay();
     let text = answer.text().replace('\n', " ");
-    format!("{status} {rejection:?} {replay} {text}")
+    format!("{status} {rejection:?} {} {text}", answer.is_replay())
 }
 
 /// The database that both processes use, and where effects are: in it for a transaction store, in a file of their own for the other.
@@ -389,10 +388,7 @@ impl OtherProcess {
 
     async fn hears_answer(&mut self) -> String {
         let word = self.hears().await;
-        let answer = word.strip_prefix("answer ");
-        answer
-            .unwrap_or_else(|| panic!("no answer: {word}"))
-            .to_owned()
+        word.strip_prefix("answer ").expect(&word).to_owned()
     }
 
     /// `kill -9` on Unix, and waits for the end.
