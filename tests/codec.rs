@@ -99,7 +99,6 @@ fn the_bytes_stay_the_same_from_release_to_release() {
     assert_eq!(to_hex(&SavedResponse::tombstone().encode()), "0100");
 }
 
-/// C07
 #[test]
 fn headers_come_back_as_bytes_with_all_their_values_in_order() {
     let saved = SavedResponse::decode(golden_response().encode()).unwrap();

@@ -20,10 +20,10 @@ use tokio::{
 };
 use tower::{Layer, util::BoxCloneSyncService};
 use tower_idempotency::{
-    Drain, Idempotency, IdempotencyLayer, MemoryStore, OnInFlight, RejectionKind, RequestBody,
-    Scope, ScopeBy, Tx, Verdict,
+    Drain, Idempotency, IdempotencyLayer, KeyFormat, MemoryStore, OnInFlight, RecordKey,
+    RejectionKind, RequestBody, Scope, ScopeBy, Tx, Verdict,
     sqlite::{LeaseStore, TransactionStore},
-    store::{Store, StoreKind, Takeover},
+    store::{RecordState, Store, StoreKind, Takeover},
 };
 
 /// One store under test.
@@ -240,7 +240,7 @@ async fn keys_and_scopes_are_told_apart_byte_by_byte(backend: Backend) {
     // "t" and "t ", composed and decomposed, left-to-right and overridden.
     let scopes: [&[u8]; 6] = [
         b"t",
-        b"t\x09x",
+        b"t ",
         b"T",
         "\u{e9}".as_bytes(),
         "e\u{301}".as_bytes(),
@@ -430,6 +430,50 @@ async fn a_key_is_new_after_its_retention(backend: Backend) {
     assert_eq!((runs.count(), backend.effects(&runs).await), (2, 2));
 }
 
+async fn an_operator_finds_a_record_by_scope_and_header_and_frees_the_key(backend: Backend) {
+    let runs = Runs::default();
+    let layer = backend.layer().with_namespace("shop");
+    let service = layer.layer(handler(&runs, None, created));
+    let sent = HeaderValue::from_static("\"8e03978e-40d5\"");
+    let scoped = |scope| {
+        let mut request = post("", "{}");
+        let headers = request.headers_mut();
+        headers.insert("idempotency-key", sent.clone());
+        headers.insert("x-scope", HeaderValue::from_static(scope));
+        request
+    };
+    for scope in ["tenant-1", "tenant-2"] {
+        send(&service, scoped(scope)).await;
+    }
+
+    let scope = Scope::new("tenant-1").expect("a scope");
+    let key = KeyFormat::default().parse(&sent).expect("a key");
+    let record_key = RecordKey::derive("shop", &scope, &key);
+    let inspect = async || {
+        backend
+            .store
+            .inspect(&record_key)
+            .await
+            .expect("a database")
+    };
+    let RecordState::Completed(saved) = inspect().await.expect("a record").state else {
+        panic!("not completed");
+    };
+    assert_eq!(saved.body().expect("kept"), "run 1");
+    for was_there in [true, false] {
+        let forgotten = backend.store.forget(&record_key).await;
+        assert_eq!(forgotten.expect("a database"), was_there);
+    }
+    assert!(inspect().await.is_none());
+
+    let again = send(&service, scoped("tenant-1")).await;
+    assert_eq!((again.text(), again.is_replay()), ("run 3", false));
+    assert!(send(&service, scoped("tenant-1")).await.is_replay());
+    let untouched = send(&service, scoped("tenant-2")).await;
+    assert_eq!((untouched.text(), untouched.is_replay()), ("run 2", true));
+    assert_eq!((runs.count(), backend.effects(&runs).await), (3, 3));
+}
+
 macro_rules! on_every_store {
     ($($scenario:ident)*) => {
         on_every_store!(@memory $($scenario)*);
@@ -459,4 +503,5 @@ on_every_store! {
     a_run_goes_on_when_its_caller_has_gone
     an_inline_run_that_is_dropped_is_undone_or_unknown
     a_key_is_new_after_its_retention
+    an_operator_finds_a_record_by_scope_and_header_and_frees_the_key
 }

@@ -53,7 +53,6 @@ fn every() -> Vec<FingerprintBy> {
     modes
 }
 
-/// C16
 #[test]
 fn another_method_or_path_is_another_request() {
     all_differ(
@@ -73,7 +72,6 @@ fn another_method_or_path_is_another_request() {
     );
 }
 
-/// C23
 #[test]
 fn the_raw_query_belongs_to_the_request() {
     all_differ(
@@ -195,7 +193,7 @@ fn fields_do_not_run_into_each_other() {
     ]);
 }
 
-/// C28: a form that was edited and sent again counts as the first one.
+/// A form that was edited and sent again counts as the first one.
 #[test]
 fn head_only_leaves_the_body_out() {
     let (by, parts) = (FingerprintBy::head_only(), post("/x"));
@@ -206,7 +204,7 @@ fn head_only_leaves_the_body_out() {
     );
 }
 
-/// C24: a retry of a multipart upload has another boundary, in head and body.
+/// A retry of a multipart upload has another boundary, in head and body.
 #[test]
 fn a_closure_can_look_past_a_multipart_boundary() {
     fn upload(boundary: &str, text: &str) -> (Parts, String) {
@@ -363,7 +361,6 @@ fn fingerprints_stay_the_same_from_release_to_release() {
     }
 }
 
-/// C29
 #[cfg(feature = "axum")]
 #[test]
 fn the_target_is_the_one_the_client_sent_not_what_nesting_left_of_it() {

@@ -44,7 +44,6 @@ fn distinct(bodies: &[&str]) {
     }
 }
 
-/// C21
 #[test]
 fn order_of_members_blanks_and_escapes_make_no_difference() {
     same(&[
@@ -62,7 +61,6 @@ fn order_of_members_blanks_and_escapes_make_no_difference() {
     ]);
 }
 
-/// C21
 #[test]
 fn arrays_keep_their_order() {
     distinct(&[
@@ -70,7 +68,7 @@ fn arrays_keep_their_order() {
     ]);
 }
 
-/// C22: 64-bit floats hold none of these pairs apart.
+/// 64-bit floats hold none of these pairs apart.
 #[test]
 fn numbers_are_told_apart_by_their_text() {
     distinct(&[
@@ -125,7 +123,7 @@ fn what_a_string_contains_does_not_look_like_structure() {
     ]);
 }
 
-/// C21: which of the two members the handler takes, nobody knows here.
+/// Which of the two members the handler takes, nobody knows here.
 #[test]
 fn an_object_that_names_a_member_twice_is_compared_by_its_bytes() {
     for body in [

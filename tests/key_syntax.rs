@@ -20,7 +20,6 @@ fn refused(values: &[&str]) {
     }
 }
 
-/// C08
 #[test]
 fn both_forms_of_one_key_are_the_same_key() {
     let forms = [
@@ -37,7 +36,7 @@ fn both_forms_of_one_key_are_the_same_key() {
     assert_eq!(IdempotencyKey::new("abc").unwrap().as_str(), "abc");
 }
 
-/// C08: what is special in structured fields, but not a quote, is part of a bare key.
+/// What is special in structured fields, but not a quote, is part of a bare key.
 #[test]
 fn a_bare_key_is_taken_as_it_stands() {
     for key in [
@@ -47,7 +46,6 @@ fn a_bare_key_is_taken_as_it_stands() {
     }
 }
 
-/// C08
 #[test]
 fn escapes_in_the_quoted_form_are_resolved() {
     assert_eq!(parse(r#""a\"b""#).as_deref(), Ok("a\"b"));
@@ -56,7 +54,6 @@ fn escapes_in_the_quoted_form_are_resolved() {
     assert_eq!(parse(r#"a\b"#), parse(r#""a\\b""#));
 }
 
-/// C01, C08
 #[test]
 fn a_malformed_value_is_refused_and_not_ignored() {
     refused(&[
@@ -79,7 +76,6 @@ fn a_malformed_value_is_refused_and_not_ignored() {
     ]);
 }
 
-/// C02
 #[test]
 fn an_empty_or_blank_value_is_refused() {
     refused(&[
@@ -105,7 +101,6 @@ fn a_space_inside_a_key_is_refused_in_both_forms() {
     refused(&["a b", r#""a b""#, r#"" a""#, r#""a ""#]);
 }
 
-/// C06, C07
 #[test]
 fn only_visible_ascii_is_a_key() {
     for byte in 0..=0xff {
@@ -129,7 +124,6 @@ fn only_visible_ascii_is_a_key() {
     refused(&["тест", "\"тест\"", "a\u{202e}b", "é"]);
 }
 
-/// C04
 #[test]
 fn a_key_has_at_most_255_characters() {
     let longest = "a".repeat(255);
@@ -184,7 +178,7 @@ fn a_format_can_demand_a_hyphenated_uuid() {
     }
 }
 
-/// C06: what a log shows tells nobody the key.
+/// What a log shows tells nobody the key.
 #[test]
 fn the_debug_form_hides_the_key() {
     let key = IdempotencyKey::new("secret-key").unwrap();

@@ -71,7 +71,7 @@ fn namespace_scope_and_key_do_not_run_into_each_other() {
     ]);
 }
 
-/// C06, C10, C11: nothing is folded, trimmed or normalised.
+/// Nothing is folded, trimmed or normalised.
 #[test]
 fn scopes_and_keys_are_compared_byte_by_byte() {
     let scopes = [
@@ -100,7 +100,6 @@ fn scopes_and_keys_are_compared_byte_by_byte() {
     ]);
 }
 
-/// C13
 #[test]
 fn one_key_in_two_scopes_is_two_records() {
     distinct(&[
@@ -116,7 +115,7 @@ fn the_single_tenant_is_no_scope_that_a_request_can_name() {
     assert!(Scope::single_tenant().as_bytes().is_empty());
 }
 
-/// C06: a log can't be forged by a scope, and shows too little of a record key to look it up by force.
+/// A log can't be forged by a scope, and shows too little of a record key to look it up by force.
 #[test]
 fn the_debug_forms_are_escaped_and_short() {
     let scope = Scope::new("a\n\u{202e}\"").expect("a scope");

@@ -321,32 +321,6 @@ async fn purging_takes_expired_records_only_and_no_more_than_it_may() {
 }
 
 #[tokio::test]
-async fn purging_and_reading_use_the_indexes() {
-    let file = File::wal();
-    store_in(&file).await;
-    let pool = file.pool(1).await;
-    for (sql, index) in [
-        (
-            "SELECT rowid FROM tower_idempotency_leases WHERE expires < 1 ORDER BY expires LIMIT 1",
-            "leases_expires",
-        ),
-        (
-            "SELECT * FROM tower_idempotency_leases WHERE record_key = x'00'",
-            "leases_key",
-        ),
-    ] {
-        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
-        let plan: Vec<(i64, i64, i64, String)> =
-            sqlx::query_as(explain).fetch_all(&pool).await.unwrap();
-        assert_eq!(plan.len(), 1, "{plan:?}");
-        assert!(
-            plan[0].3.starts_with("SEARCH") && plan[0].3.contains(index),
-            "{plan:?}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn keys_that_differ_in_one_byte_are_two_keys() {
     let file = File::wal();
     let store = store_in(&file).await;

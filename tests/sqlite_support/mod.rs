@@ -29,7 +29,7 @@ pub(crate) const INSTANT: Duration = Duration::from_millis(1);
 /// A database file that goes with the test, and how its pools connect.
 pub(crate) struct File {
     options: SqliteConnectOptions,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl File {
@@ -39,10 +39,7 @@ impl File {
             .filename(directory.path().join("test.db"))
             .create_if_missing(true)
             .journal_mode(mode);
-        Self {
-            options,
-            _directory: directory,
-        }
+        Self { options, directory }
     }
 
     pub(crate) fn wal() -> Self {
@@ -59,6 +56,14 @@ impl File {
             .connect_with(self.options.clone().busy_timeout(busy_timeout))
             .await
             .unwrap()
+    }
+
+    /// Whether these bytes are anywhere in the database, its log included.
+    pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
+        let files = std::fs::read_dir(self.directory.path()).unwrap();
+        files
+            .map(|file| std::fs::read(file.unwrap().path()).unwrap())
+            .any(|file| file.windows(bytes.len()).any(|part| part == bytes))
     }
 }
 

@@ -6,6 +6,8 @@ mod error;
 mod lease;
 mod lease_sql;
 mod lookup;
+#[cfg(test)]
+mod query_plans;
 mod schema;
 mod settle;
 mod transaction;
