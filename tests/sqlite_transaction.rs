@@ -528,6 +528,19 @@ async fn a_second_complete_waits_for_the_first_and_agrees_with_it() {
 }
 
 #[tokio::test]
+async fn a_server_that_starts_does_not_wait_for_the_handlers_of_another() {
+    let file = File::wal();
+    let running = store_in(&file).await;
+    let claim = claim(&running, &fresh_key(), &terms()).await;
+
+    let starting = TransactionStore::new(file.pool_with(1, INSTANT).await);
+    starting.migrate().await.unwrap();
+    starting.ping().await.unwrap();
+
+    running.release(&claim).await.unwrap();
+}
+
+#[tokio::test]
 async fn migrating_twice_or_by_the_shipped_file_changes_nothing() {
     let file = File::wal();
     let store = store_in(&file).await;

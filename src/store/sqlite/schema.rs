@@ -19,30 +19,37 @@ const OLDEST: (u32, u32) = (3, 37);
 pub(super) async fn migrate(pool: &SqlitePool, schema: &Schema) -> Result<(), StoreError> {
     let mut connection = pool.acquire().await.map_err(failed)?;
     check_sqlite(&mut connection).await?;
+    // Without the writer lock first: a server that starts must not wait for the handlers of one that is still running.
+    if is_there(&mut connection, schema).await? {
+        return Ok(());
+    }
     // IMMEDIATE: two processes that start together migrate one after the other.
     let mut transaction = connection
         .begin_with("BEGIN IMMEDIATE")
         .await
         .map_err(failed)?;
-    match version(&mut transaction, schema).await? {
-        None => {
-            sqlx::raw_sql(schema.script)
-                .execute(&mut *transaction)
-                .await
-                .map_err(failed)?;
-        }
-        Some(VERSION) => {}
-        Some(other) => {
-            return Err(StoreError::new(
-                StoreErrorKind::Other,
-                format!(
-                    "the table of `{}` has schema version {other}, this release knows version {VERSION} only",
-                    schema.name
-                ),
-            ));
-        }
+    if !is_there(&mut transaction, schema).await? {
+        sqlx::raw_sql(schema.script)
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
     }
     transaction.commit().await.map_err(failed)
+}
+
+/// Whether the table is there. One of another version is refused.
+async fn is_there(connection: &mut SqliteConnection, schema: &Schema) -> Result<bool, StoreError> {
+    match version(connection, schema).await? {
+        None => Ok(false),
+        Some(VERSION) => Ok(true),
+        Some(other) => Err(StoreError::new(
+            StoreErrorKind::Other,
+            format!(
+                "the table of `{}` has schema version {other}, this release knows version {VERSION} only",
+                schema.name
+            ),
+        )),
+    }
 }
 
 async fn version(
