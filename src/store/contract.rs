@@ -206,7 +206,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Turns an identity into the fingerprint that this store compares (clause 40).
     ///
-    /// A store may compute one of its own with a secret key: a table that leaks then tells nothing about the bodies.
+    /// A store may compute one of its own with a secret key, as a keyed hash over the tag and digest of
+    /// [`Fingerprint::of`]: a table that leaks then tells nothing about the bodies. It gives it a tag of its own for each of ours
+    /// (from 0x8000, see [`Tag::from_u16`]), and overrides [`fingerprint_as`](Self::fingerprint_as) too: a record in a form that
+    /// that can't compute is a 503 for its retries.
     fn fingerprint(&self, identity: &Identity<'_>) -> Fingerprint {
         Fingerprint::of(identity)
     }
