@@ -28,7 +28,19 @@ struct Inner {
 }
 
 impl IdempotencyContext {
-    pub(crate) fn new(key: IdempotencyKey, scope: Scope, claim: &Claim, protected: bool) -> Self {
+    /// The context of a run under `claim`, as the layer makes it. For tests of a handler: a request that already carries one
+    /// passes through the layer.
+    #[must_use]
+    pub fn new(key: IdempotencyKey, scope: Scope, claim: &Claim) -> Self {
+        Self::of_run(key, scope, claim, true)
+    }
+
+    pub(crate) fn of_run(
+        key: IdempotencyKey,
+        scope: Scope,
+        claim: &Claim,
+        protected: bool,
+    ) -> Self {
         Self(Arc::new(Inner {
             key,
             scope,

@@ -54,7 +54,10 @@ pub enum RejectionKind {
 }
 
 impl Rejection {
-    pub(crate) fn new(kind: RejectionKind) -> Self {
+    /// A refusal of this kind, as the layer makes it. For tests of a closure given to
+    /// [`with_rejection`](crate::IdempotencyLayer::with_rejection).
+    #[must_use]
+    pub fn new(kind: RejectionKind) -> Self {
         Self::because(kind, kind.describe().1)
     }
 

@@ -15,9 +15,9 @@ use support::{
 use tokio::sync::mpsc;
 use tower::{Layer, service_fn};
 use tower_idempotency::{
-    IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, RecordKey, RequestBody,
-    Scope, ScopeBy, StoreErrorKind,
-    store::{Store, Takeover},
+    Fingerprint, IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, RecordKey,
+    Rejection, RejectionKind, RequestBody, Scope, ScopeBy, StoreErrorKind, Tag,
+    store::{Claim, Nonce, Store, Takeover},
 };
 use uuid::Uuid;
 
@@ -246,4 +246,24 @@ mod attaching {
             self.0.kind()
         }
     }
+}
+
+#[test]
+fn a_test_can_make_the_context_and_the_refusals_that_the_layer_makes() {
+    let key = IdempotencyKey::new("k").expect("a key");
+    let scope = Scope::new("a").expect("a scope");
+    let record_key = RecordKey::derive("", &scope, &key);
+    let fingerprint = Fingerprint::new(Tag::from_u16(1), [0; 32]);
+    let claim = Claim::new(record_key, fingerprint, Nonce::random(), 2, 7);
+    let context = IdempotencyContext::new(key, scope, &claim);
+
+    assert_eq!((context.attempt(), context.fence()), (2, 7));
+    assert!(context.is_protected() && context.is_takeover() && !context.claim_lost());
+    assert_eq!(context.record_key(), &record_key);
+    assert_eq!(
+        Rejection::new(RejectionKind::InFlight)
+            .to_response()
+            .status(),
+        StatusCode::CONFLICT
+    );
 }

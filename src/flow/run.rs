@@ -73,7 +73,7 @@ impl Run {
             collected,
             ..
         } = *subject;
-        let context = IdempotencyContext::new(key, scope, &claim, protected);
+        let context = IdempotencyContext::of_run(key, scope, &claim, protected);
         parts.extensions.extend(claim.attachments().clone());
         parts.extensions.insert(context.clone());
         let body = match body {
