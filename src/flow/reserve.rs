@@ -4,7 +4,8 @@ use tokio::time::Instant;
 
 use super::{Guard, background, store_call::within, subject::Subject};
 use crate::{
-    Fingerprint, OnStoreFailure, RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
+    Fingerprint, OnStoreFailure, RejectionKind, SavedResponse, StoreError, StoreErrorKind,
+    defaults, event,
     store::{Claim, Reservation, StoreKind, Terms},
 };
 
@@ -19,6 +20,13 @@ pub(super) enum Told {
     Replay(SavedResponse),
     InFlight { retry_after: Duration },
     Refusal(RejectionKind),
+}
+
+impl Told {
+    /// In flight, and nobody knows for how long.
+    pub(super) const IN_FLIGHT: Self = Self::InFlight {
+        retry_after: defaults::RETRY_AFTER,
+    };
 }
 
 impl Turn {

@@ -4,10 +4,10 @@ use super::{
     Guard, background,
     reserve::Told,
     run::Run,
-    store_call::{ignore, within},
+    store_call::{ignore, inspect, within},
 };
 use crate::{
-    RejectionKind, SavedResponse, StoreError, StoreErrorKind, defaults, event,
+    RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
     store::{Claim, RecordState, StoreKind},
 };
 
@@ -145,10 +145,7 @@ pub(super) async fn tell(
 
 /// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.
 async fn from_record(guard: &Guard, claim: &Claim) -> Told {
-    let (store, key) = (Arc::clone(&guard.store), *claim.key());
-    let inspection = async move { store.inspect(&key).await };
-    let elapsed = StoreErrorKind::Unavailable;
-    match within(guard.call_limit, elapsed, inspection, ignore).await {
+    match inspect(guard, *claim.key()).await {
         Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
             // Not comparable here. A retry, which has the request, will be told.
             Told::Refusal(RejectionKind::StoreUnavailable)
@@ -158,9 +155,7 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Told {
         }
         Ok(Some(record)) => match record.state {
             RecordState::Completed(saved) => Told::Replay(saved),
-            RecordState::InFlight { lease_left } => Told::InFlight {
-                retry_after: lease_left.min(defaults::RETRY_AFTER),
-            },
+            RecordState::InFlight { .. } => Told::IN_FLIGHT,
             RecordState::Unknown => Told::Refusal(RejectionKind::OutcomeUnknown),
         },
         Ok(None) => Told::Refusal(RejectionKind::OutcomeUnknown),

@@ -1,5 +1,6 @@
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -7,10 +8,11 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
+    Guard,
     limit::limited,
     unwind::{Panicked, catch},
 };
-use crate::{StoreError, StoreErrorKind};
+use crate::{RecordKey, StoreError, StoreErrorKind, store::Record};
 
 /// Waits for a call of the store, at most for `limit`; then the error has the kind `elapsed`.
 ///
@@ -35,6 +37,14 @@ pub(super) async fn within<T: Send + 'static>(
         Ok(result) => result,
         Err(cause) => Err(StoreError::new(elapsed, cause)),
     }
+}
+
+/// What is recorded under a key now.
+pub(super) async fn inspect(guard: &Guard, key: RecordKey) -> Result<Option<Record>, StoreError> {
+    let store = Arc::clone(&guard.store);
+    let inspection = async move { store.inspect(&key).await };
+    let elapsed = StoreErrorKind::Unavailable;
+    within(guard.call_limit, elapsed, inspection, ignore).await
 }
 
 /// For calls whose late result changes nothing.

@@ -6,18 +6,13 @@ use tower_service::Service;
 use super::{
     Guard, background,
     reserve::{Claimed, Told, Turn, reserve},
-    store_call::{ignore, within},
+    store_call::inspect,
     subject::Subject,
 };
-use crate::{RejectionKind, StoreErrorKind, defaults, store::RecordState};
+use crate::{RejectionKind, store::RecordState};
 
 /// The first pause between two looks at the store, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-/// What a waiter is told at its limit.
-const IN_FLIGHT: Told = Told::InFlight {
-    retry_after: defaults::RETRY_AFTER,
-};
 
 /// What waiting came to.
 pub(super) enum Waited<S> {
@@ -44,7 +39,7 @@ where
     let waiters = &guard.shared.waiters;
     // Subscribed before the first look: a run that ends in between is not missed.
     let Some(mut ticket) = waiters.subscribe(subject.record_key, &guard.settings) else {
-        return Ok(Waited::Tell(IN_FLIGHT));
+        return Ok(Waited::Tell(Told::IN_FLIGHT));
     };
     let mut pause = PAUSE.0;
     loop {
@@ -59,7 +54,7 @@ where
                 let ready = poll_fn(|cx| service.poll_ready(cx));
                 match timeout_at(deadline, ready).await {
                     Ok(ready) => ready?,
-                    Err(_elapsed) => return Ok(Waited::Tell(IN_FLIGHT)),
+                    Err(_elapsed) => return Ok(Waited::Tell(Told::IN_FLIGHT)),
                 }
                 Some((reserve(guard, subject).await, Some(service)))
             }
@@ -77,7 +72,7 @@ where
             () = sleep_until(deadline.min(Instant::now() + pause)) => false,
         };
         if Instant::now() >= deadline {
-            return Ok(Waited::Tell(IN_FLIGHT));
+            return Ok(Waited::Tell(Told::IN_FLIGHT));
         }
         if !woken {
             pause = (pause * 2).min(PAUSE.1);
@@ -101,10 +96,7 @@ enum Look {
 }
 
 async fn look(guard: &Guard, subject: &Subject) -> Look {
-    let (store, key) = (Arc::clone(&guard.store), subject.record_key);
-    let inspection = async move { store.inspect(&key).await };
-    let elapsed = StoreErrorKind::Unavailable;
-    match within(guard.call_limit, elapsed, inspection, ignore).await {
+    match inspect(guard, subject.record_key).await {
         Ok(Some(record)) if record.fingerprint != subject.fingerprint => Look::Answered,
         Ok(Some(record)) => match record.state {
             RecordState::InFlight { .. } => Look::Running,
