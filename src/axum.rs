@@ -9,7 +9,7 @@ use ::axum::{
 use http::{StatusCode, request::Parts};
 
 use crate::{IdempotencyContext, Verdict};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "_sql")]
 use crate::{Tx, TxError, TxErrorKind};
 
 /// Why a handler did not get its [`IdempotencyContext`]: the request has no key, or no idempotency layer is around the route.
@@ -64,16 +64,28 @@ impl IntoResponseParts for Verdict {
 }
 
 /// A 500, because the fault is the server's; its text tells the cause.
-#[cfg(feature = "sqlite")]
-#[cfg_attr(docsrs, doc(cfg(all(feature = "axum", feature = "sqlite"))))]
+#[cfg(feature = "_sql")]
+#[cfg_attr(
+    docsrs,
+    doc(cfg(all(
+        feature = "axum",
+        any(feature = "sqlite", feature = "postgres", feature = "mysql")
+    )))
+)]
 impl IntoResponse for TxError {
     fn into_response(self) -> Response {
         (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
     }
 }
 
-#[cfg(feature = "sqlite")]
-#[cfg_attr(docsrs, doc(cfg(all(feature = "axum", feature = "sqlite"))))]
+#[cfg(feature = "_sql")]
+#[cfg_attr(
+    docsrs,
+    doc(cfg(all(
+        feature = "axum",
+        any(feature = "sqlite", feature = "postgres", feature = "mysql")
+    )))
+)]
 impl<S: Sync, DB: sqlx::Database> FromRequestParts<S> for Tx<DB> {
     type Rejection = TxError;
 
@@ -83,8 +95,14 @@ impl<S: Sync, DB: sqlx::Database> FromRequestParts<S> for Tx<DB> {
 }
 
 /// None where the request has no transaction; one that was taken before is an error here too.
-#[cfg(feature = "sqlite")]
-#[cfg_attr(docsrs, doc(cfg(all(feature = "axum", feature = "sqlite"))))]
+#[cfg(feature = "_sql")]
+#[cfg_attr(
+    docsrs,
+    doc(cfg(all(
+        feature = "axum",
+        any(feature = "sqlite", feature = "postgres", feature = "mysql")
+    )))
+)]
 impl<S: Sync, DB: sqlx::Database> OptionalFromRequestParts<S> for Tx<DB> {
     type Rejection = TxError;
 

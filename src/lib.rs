@@ -83,7 +83,13 @@ mod future;
 mod key;
 mod key_by;
 mod layer;
+#[cfg(feature = "mysql")]
+#[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
+pub mod mysql;
 mod policy;
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub mod postgres;
 mod record_key;
 mod rejection;
 mod saved;
@@ -94,7 +100,7 @@ mod service;
 pub mod sqlite;
 pub mod store;
 mod structured_field;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "_sql")]
 mod tx;
 
 #[cfg(feature = "axum")]
@@ -103,8 +109,11 @@ pub use self::axum::MissingContext;
 #[cfg(feature = "memory")]
 #[cfg_attr(docsrs, doc(cfg(feature = "memory")))]
 pub use self::store::memory::MemoryStore;
-#[cfg(feature = "sqlite")]
-#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+#[cfg(feature = "_sql")]
+#[cfg_attr(
+    docsrs,
+    doc(cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql")))
+)]
 pub use self::tx::{Tx, TxError, TxErrorKind};
 pub use self::{
     body::{RequestBody, ResponseBody},

@@ -4,13 +4,24 @@ mod claim;
 mod contract;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 mod record;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "_sql")]
+#[cfg_attr(
+    not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    allow(dead_code, reason = "each backend uses its part")
+)]
 pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 mod terms;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "postgres", feature = "mysql"))))]
+pub use self::sql::{InvalidTableName, TableName};
 pub use self::{
     claim::{Claim, Nonce},
     contract::{Store, StoreKind},

@@ -57,5 +57,24 @@ pub(crate) fn decide<'a>(
     Ok(Decision::Answer(answer))
 }
 
+impl Found {
+    /// What a transaction store answers from the record; none if the key is free.
+    pub(crate) fn answer(
+        &self,
+        fingerprint: &Fingerprint,
+    ) -> Result<Option<Reservation>, StoreError> {
+        let Some(live) = self.live() else {
+            return Ok(None);
+        };
+        Ok(Some(if live.fingerprint != *fingerprint {
+            Reservation::Mismatch(live.fingerprint)
+        } else if live.state == State::Completed {
+            Reservation::Replay(live.response()?)
+        } else {
+            Reservation::Unknown
+        }))
+    }
+}
+
 /// When to ask again about a claim that lasts longer.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -1,5 +1,7 @@
+use std::time::Duration;
+
 use sqlx::{Database, pool::PoolConnection};
-use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
+use tokio::{runtime::Handle, sync::OwnedSemaphorePermit, time::timeout};
 
 use super::Entry;
 use crate::Fingerprint;
@@ -15,12 +17,22 @@ struct Open<DB: Database> {
 }
 
 /// What is given back only after the transaction has ended.
+#[derive(Default)]
 pub(crate) struct Kept {
     /// The key's place in the registry.
     pub(crate) entry: Option<Entry>,
     /// The turn among this process's writers, for a database that has one writer at a time.
-    #[expect(dead_code, reason = "held, never looked at")]
+    #[allow(dead_code, reason = "held, never looked at")]
     pub(crate) turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Kept {
+    pub(crate) fn of(entry: Entry) -> Self {
+        Self {
+            entry: Some(entry),
+            turn: None,
+        }
+    }
 }
 
 impl<DB: Database> Guarded<DB> {
@@ -65,11 +77,15 @@ impl<DB: Database> Guarded<DB> {
 
 impl<DB: Database> Open<DB> {
     async fn close(self) -> Kept {
-        // An error tells of a connection that was broken before: it is gone either way.
-        drop(self.connection.close().await);
+        // An error tells of a connection that was broken before, and one that can't even be told goodbye is cut off by the
+        // drop: it is gone either way.
+        drop(timeout(CLOSE_LIMIT, self.connection.close()).await);
         self.kept
     }
 }
+
+/// How long a server may take to hear that a connection ends.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 impl<DB: Database> Drop for Guarded<DB> {
     fn drop(&mut self) {

@@ -2,16 +2,28 @@
 
 mod control;
 mod decide;
+mod fences;
 mod guarded;
+pub(crate) mod leases;
 mod micros;
 mod registry;
 mod report;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod retry;
 mod slot;
 mod stored;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod table_name;
+pub(crate) mod transactions;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::retry::retry;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
     control::{begin, commit, depth, rollback},
     decide::{ASK_AGAIN, Decision, decide},
+    fences::Fences,
     guarded::{Guarded, Kept},
     micros::{from_micros, to_micros},
     registry::{Busy, Entry, Registry},

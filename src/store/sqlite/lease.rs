@@ -11,10 +11,14 @@ use super::{
     upkeep,
 };
 use crate::{
-    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
+    Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
         Claim, Record, Reservation, Store, StoreKind, Terms,
-        sql::{Columns, Decision, Found, State, Stored, decide, to_micros},
+        sql::{
+            Columns, Found, Stored,
+            leases::{self, LeaseDialect, Looked, Settled},
+            to_micros,
+        },
     },
 };
 
@@ -77,6 +81,81 @@ impl LeaseStore {
     pub async fn migrate(&self) -> Result<(), StoreError> {
         schema::migrate(&self.pool, &SCHEMA).await
     }
+}
+
+#[async_trait]
+impl Store for LeaseStore {
+    async fn reserve(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Reservation, StoreError> {
+        leases::reserve(self, key, fingerprint, terms).await
+    }
+
+    async fn renew(&self, claim: &Claim, lease: Duration) -> Result<(), StoreError> {
+        let _busy = self.busy.with(claim.nonce());
+        leases::renew(self, claim, lease).await
+    }
+
+    async fn complete(
+        &self,
+        claim: &Claim,
+        response: &SavedResponse,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        let _busy = self.busy.with(claim.nonce());
+        leases::settle(self, claim, Settled::Completed(response), retention).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
+        leases::release(self, claim).await
+    }
+
+    async fn abandon(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
+        let _busy = self.busy.with(claim.nonce());
+        leases::settle(self, claim, Settled::Abandoned, retention).await
+    }
+
+    async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        self.read(key).await?.record()
+    }
+
+    async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
+        let forgotten = sqlx::query(sql::FORGET)
+            .bind(&key.as_bytes()[..])
+            .execute(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(forgotten.rows_affected() > 0)
+    }
+
+    async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
+        // Nobody queues here, SQLite's own lock decides.
+        let no_turn = || ready(Ok(()));
+        upkeep::purge(&self.pool, sql::PURGE, limit, no_turn).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        upkeep::ping(&self.pool).await
+    }
+
+    fn kind(&self) -> StoreKind {
+        StoreKind::Lease
+    }
+}
+
+impl LeaseDialect for LeaseStore {
+    async fn claim_or_read(
+        &self,
+        key: &RecordKey,
+        _fingerprint: &Fingerprint,
+        _terms: &Terms,
+    ) -> Result<Looked, StoreError> {
+        // Only a read: most calls that don't claim anything are replays, and those needn't wait for a writer.
+        self.read(key).await.map(Looked::Found)
+    }
 
     async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
         let columns: Columns = sqlx::query_as(sql::READ)
@@ -87,8 +166,7 @@ impl LeaseStore {
         Found::read(columns)
     }
 
-    /// The new claim; none if the row isn't the one that was read any more.
-    async fn claim(
+    async fn claim_over(
         &self,
         key: &RecordKey,
         fingerprint: &Fingerprint,
@@ -129,142 +207,42 @@ impl LeaseStore {
         Ok(renewed.rows_affected() > 0)
     }
 
-    /// Writes the end of a claim; if the row isn't the claim's to settle, it is Ok only if the same was written before.
-    async fn settle(
-        &self,
-        claim: &Claim,
-        state: State,
-        response: Option<&SavedResponse>,
-        retention: Duration,
-    ) -> Result<(), StoreError> {
-        let _busy = self.busy.with(claim.nonce());
-        loop {
-            if self.settle_row(claim, state, response, retention).await? {
-                return Ok(());
-            }
-            match self.read(claim.key()).await?.live() {
-                Some(live) if live.nonce == claim.nonce() && live.state == state => return Ok(()),
-                Some(_) => return Err(StoreErrorKind::LostClaim.into()),
-                // It expired in between, so it is the claim's to write.
-                None => {}
-            }
-        }
-    }
-
     async fn settle_row(
         &self,
         claim: &Claim,
-        state: State,
-        response: Option<&SavedResponse>,
+        settled: Settled<'_>,
         retention: Duration,
     ) -> Result<bool, StoreError> {
-        let settled = sqlx::query(sql::SETTLE)
+        let is_completed = matches!(settled, Settled::Completed(_));
+        let written = sqlx::query(sql::SETTLE)
             .bind(&claim.key().as_bytes()[..])
             .bind(i64::from(claim.fingerprint().tag().to_u16()))
             .bind(&claim.fingerprint().digest()[..])
             .bind(&claim.nonce().as_bytes()[..])
             .bind(i64::from(claim.attempt()))
             .bind(i64::try_from(claim.fence()).unwrap_or(i64::MAX))
-            .bind(state as i64)
+            .bind(settled.state() as i64)
             .bind(to_micros(retention))
-            .bind(response.map(|response| response.encode().to_vec()))
-            .bind(i64::from(state == State::Completed))
+            .bind(settled.encoded())
+            .bind(i64::from(is_completed))
             .execute(&self.pool)
             .await
             .map_err(failed)?;
-        Ok(settled.rows_affected() > 0)
-    }
-}
-
-#[async_trait]
-impl Store for LeaseStore {
-    async fn reserve(
-        &self,
-        key: &RecordKey,
-        fingerprint: &Fingerprint,
-        terms: &Terms,
-    ) -> Result<Reservation, StoreError> {
-        loop {
-            // A read first: most calls that don't claim anything are replays, and those needn't wait for a writer.
-            let found = self.read(key).await?;
-            let is_busy = |stored: &Stored| self.busy.contains(stored.nonce);
-            match decide(&found, fingerprint, terms, is_busy)? {
-                Decision::Answer(answer) => return Ok(answer),
-                Decision::Resume(stored) => {
-                    let claim = stored.claim(key);
-                    if self.renew_row(&claim, terms.lease()).await? {
-                        return Ok(Reservation::Acquired(claim));
-                    }
-                }
-                Decision::Claim { over, attempt } => {
-                    if let Some(claim) = self.claim(key, fingerprint, terms, over, attempt).await? {
-                        return Ok(Reservation::Acquired(claim));
-                    }
-                }
-            }
-        }
+        Ok(written.rows_affected() > 0)
     }
 
-    async fn renew(&self, claim: &Claim, lease: Duration) -> Result<(), StoreError> {
-        let _busy = self.busy.with(claim.nonce());
-        if self.renew_row(claim, lease).await? {
-            return Ok(());
-        }
-        Err(StoreErrorKind::LostClaim.into())
-    }
-
-    async fn complete(
-        &self,
-        claim: &Claim,
-        response: &SavedResponse,
-        retention: Duration,
-    ) -> Result<(), StoreError> {
-        self.settle(claim, State::Completed, Some(response), retention)
-            .await
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
+    async fn release_row(&self, claim: &Claim) -> Result<bool, StoreError> {
         let released = sqlx::query(sql::RELEASE)
             .bind(&claim.key().as_bytes()[..])
             .bind(&claim.nonce().as_bytes()[..])
             .execute(&self.pool)
             .await
             .map_err(failed)?;
-        if released.rows_affected() > 0 || self.read(claim.key()).await?.live().is_none() {
-            return Ok(());
-        }
-        Err(StoreErrorKind::LostClaim.into())
+        Ok(released.rows_affected() > 0)
     }
 
-    async fn abandon(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
-        self.settle(claim, State::Abandoned, None, retention).await
-    }
-
-    async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.read(key).await?.record()
-    }
-
-    async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
-        let forgotten = sqlx::query(sql::FORGET)
-            .bind(&key.as_bytes()[..])
-            .execute(&self.pool)
-            .await
-            .map_err(failed)?;
-        Ok(forgotten.rows_affected() > 0)
-    }
-
-    async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
-        // Nobody queues here, SQLite's own lock decides.
-        let no_turn = || ready(Ok(()));
-        upkeep::purge(&self.pool, sql::PURGE, limit, no_turn).await
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        upkeep::ping(&self.pool).await
-    }
-
-    fn kind(&self) -> StoreKind {
-        StoreKind::Lease
+    fn is_busy(&self, stored: &Stored) -> bool {
+        self.busy.contains(stored.nonce)
     }
 }
 

@@ -5,11 +5,9 @@ mod clock;
 mod error;
 mod lease;
 mod lease_sql;
-mod lookup;
 #[cfg(test)]
 mod query_plans;
 mod schema;
-mod settle;
 mod transaction;
 mod transaction_sql;
 mod upkeep;

@@ -1,26 +1,15 @@
-mod outcome;
-
-use std::{
-    error::Error,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{Sqlite, SqlitePool};
+use sqlx::{Sqlite, SqliteConnection, SqliteExecutor, SqlitePool};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
-    error::{failed, is_busy},
-    lookup::{Started, answer, read, start},
+    error::{failed, is_busy, is_constraint, is_refused},
     schema::{self, Schema},
-    settle::{commit, end},
     transaction_sql as sql, upkeep,
 };
 use crate::{
@@ -28,8 +17,11 @@ use crate::{
     store::{
         Claim, Record, Reservation, Store, StoreKind, Terms,
         sql::{
-            ASK_AGAIN, Busy, End, Entry, Found, Guarded, Kept, Registry, Returned, Slot, begin,
-            report_unused,
+            Columns, Found, Guarded, Kept, begin, commit, depth, to_micros,
+            transactions::{
+                NESTED, NotCommitted, Opened, RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT, SAVEPOINT,
+                TransactionDialect, Transactions, end,
+            },
         },
     },
 };
@@ -69,14 +61,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct TransactionStore {
-    pool: SqlitePool,
-    registry: Registry,
-    /// Whose turn it is to write: a queue that holds no connections, and is fairer than polling the lock.
-    turn: Arc<Semaphore>,
-    /// A rolled back claim leaves no row, and the clock moves in whole milliseconds.
-    last_fence: Arc<AtomicU64>,
-}
+pub struct TransactionStore(Transactions<Dialect>);
 
 impl TransactionStore {
     /// A store in the pool's database. The table must be there: see [`migrate`](Self::migrate).
@@ -84,12 +69,10 @@ impl TransactionStore {
     /// Make one, and clone it: clones know of each other's running keys, and answer duplicates of those at once.
     #[must_use]
     pub fn new(pool: SqlitePool) -> Self {
-        Self {
+        Self(Transactions::new(Dialect {
             pool,
-            registry: Registry::default(),
             turn: Arc::new(Semaphore::new(1)),
-            last_fence: Arc::default(),
-        }
+        }))
     }
 
     /// Creates the store's table, `tower_idempotency_transactions`, if it isn't there, in one transaction.
@@ -104,9 +87,96 @@ impl TransactionStore {
     ///
     /// If the table was made by a later release, if SQLite is older than 3.37, or if the database fails.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        schema::migrate(&self.pool, &SCHEMA).await
+        schema::migrate(self.pool(), &SCHEMA).await
     }
 
+    fn pool(&self) -> &SqlitePool {
+        &self.0.dialect().pool
+    }
+}
+
+#[async_trait]
+impl Store for TransactionStore {
+    async fn reserve(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Reservation, StoreError> {
+        self.0.reserve(key, fingerprint, terms).await
+    }
+
+    /// The transaction lives as long as its connection, there is nothing to renew.
+    async fn renew(&self, _claim: &Claim, _lease: Duration) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn complete(
+        &self,
+        claim: &Claim,
+        response: &SavedResponse,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        self.0.complete(claim, response, retention).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
+        self.0.undo(claim).await
+    }
+
+    async fn abandon(&self, claim: &Claim, _retention: Duration) -> Result<(), StoreError> {
+        self.0.undo(claim).await
+    }
+
+    /// A run shows here once it is completed, until then nothing of it is in the database.
+    async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        read(self.pool(), key).await?.record()
+    }
+
+    async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
+        // An absent record isn't worth a wait for the writer.
+        if read(self.pool(), key).await?.stored.is_none() {
+            return Ok(false);
+        }
+        let _turn = self.0.dialect().turn().await?;
+        let unexpired: Vec<bool> = sqlx::query_scalar(sql::FORGET)
+            .bind(&key.as_bytes()[..])
+            // Not `fetch_optional`, which stops at the row and never hears whether it was committed.
+            .fetch_all(self.pool())
+            .await
+            .map_err(failed)?;
+        Ok(unexpired.contains(&true))
+    }
+
+    async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
+        let any: bool = sqlx::query_scalar(sql::ANY_EXPIRED)
+            .fetch_one(self.pool())
+            .await
+            .map_err(failed)?;
+        if !any {
+            return Ok(0);
+        }
+        upkeep::purge(self.pool(), sql::PURGE, limit, || self.0.dialect().turn()).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        upkeep::ping(self.pool()).await
+    }
+
+    fn kind(&self) -> StoreKind {
+        StoreKind::Transaction
+    }
+}
+
+/// One writer at a time: whoever may write holds the lock of every key.
+#[derive(Clone, Debug)]
+struct Dialect {
+    pool: SqlitePool,
+    /// Whose turn it is to write: a queue that holds no connections, and is fairer than polling the lock.
+    turn: Arc<Semaphore>,
+}
+
+impl Dialect {
     async fn turn(&self) -> Result<OwnedSemaphorePermit, StoreError> {
         let unavailable = |error: Box<dyn Error + Send + Sync>| {
             StoreError::new(StoreErrorKind::Unavailable, error)
@@ -119,10 +189,10 @@ impl TransactionStore {
     }
 
     /// A new transaction, which holds the lock of every key.
-    async fn begin(&self, entry: Option<Entry>) -> Result<Guarded<Sqlite>, StoreError> {
-        let turn = Some(self.turn().await?);
+    async fn begin(&self, mut kept: Kept) -> Result<Guarded<Sqlite>, StoreError> {
+        kept.turn = Some(self.turn().await?);
         let connection = self.pool.acquire().await.map_err(failed)?;
-        let mut transaction = Guarded::new(connection, Kept { entry, turn });
+        let mut transaction = Guarded::new(connection, kept);
         let begun = match transaction.connection() {
             Some(connection) => begin::<Sqlite>(connection, sql::BEGIN).await,
             None => Err(sqlx::Error::BeginFailed),
@@ -139,30 +209,33 @@ impl TransactionStore {
             }
         }
     }
+}
 
-    async fn claim(
+impl TransactionDialect for Dialect {
+    type Database = Sqlite;
+
+    async fn peek(&self, key: &RecordKey) -> Result<Option<Found>, StoreError> {
+        // A replay needn't wait for the writer.
+        read(&self.pool, key).await.map(Some)
+    }
+
+    async fn open(
         &self,
-        entry: Entry,
+        kept: Kept,
         key: &RecordKey,
         fingerprint: &Fingerprint,
-        terms: &Terms,
-    ) -> Result<Reservation, StoreError> {
-        let mut transaction = self.begin(Some(entry)).await?;
+        _terms: &Terms,
+    ) -> Result<Opened<Sqlite>, StoreError> {
+        let mut transaction = self.begin(kept).await?;
         let started = match transaction.connection() {
             Some(connection) => start(connection, key, fingerprint).await,
             None => Err(StoreErrorKind::Other.into()),
         };
         match started {
-            Ok(Started::Free(found)) => {
-                transaction.set_running(*fingerprint);
-                let slot = Slot::new(transaction, terms.retention());
-                let fence = self.next_fence(&found);
-                let claim = Claim::new(*key, *fingerprint, terms.nonce(), 1, fence);
-                Ok(Reservation::Acquired(claim.with_attachment(slot)))
-            }
+            Ok(Started::Free(found)) => Ok(Opened::Free(transaction, found)),
             Ok(Started::Answered(answer)) => {
                 end(transaction).await;
-                Ok(answer)
+                Ok(Opened::Answered(answer))
             }
             Err(error) => {
                 end(transaction).await;
@@ -171,145 +244,131 @@ impl TransactionStore {
         }
     }
 
-    fn next_fence(&self, found: &Found) -> u64 {
-        let clock = u64::try_from(found.now).unwrap_or(0);
-        let stored = found.stored.as_ref();
-        let floor = stored.map_or(clock, |stored| clock.max(stored.fence.saturating_add(1)));
-        let step = |last: u64| floor.max(last.saturating_add(1));
-        let update = |last| Some(step(last));
-        match self
-            .last_fence
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, update)
-        {
-            Ok(last) | Err(last) => step(last),
-        }
-    }
-}
-
-#[async_trait]
-impl Store for TransactionStore {
-    async fn reserve(
-        &self,
-        key: &RecordKey,
-        fingerprint: &Fingerprint,
-        terms: &Terms,
-    ) -> Result<Reservation, StoreError> {
-        loop {
-            let busy = match self.registry.look(key) {
-                Some(busy) => busy,
-                None => {
-                    let found = read(&self.pool, key).await?;
-                    if let Some(answer) = answer(&found, fingerprint)? {
-                        return Ok(answer);
-                    }
-                    match self.registry.enter(key) {
-                        Ok(entry) => return self.claim(entry, key, fingerprint, terms).await,
-                        Err(busy) => busy,
-                    }
-                }
-            };
-            match busy {
-                Busy::Running(running) if running == *fingerprint => {
-                    return Ok(Reservation::InFlight {
-                        retry_after: ASK_AGAIN,
-                    });
-                }
-                Busy::Running(running) => return Ok(Reservation::Mismatch(running)),
-                Busy::Reserving(wait) => wait.ended().await,
-            }
-        }
-    }
-
-    /// The transaction lives as long as its connection, there is nothing to renew.
-    async fn renew(&self, _claim: &Claim, _lease: Duration) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn complete(
-        &self,
+    async fn commit(
+        connection: &mut SqliteConnection,
         claim: &Claim,
         response: &SavedResponse,
         retention: Duration,
-    ) -> Result<(), StoreError> {
-        let Some(slot) = claim.attachments().get::<Slot<Sqlite>>() else {
-            return self.verify_foreign(claim).await;
-        };
-        let mut end = slot.end().await;
-        match *end {
-            Some(End::Committed) => return Ok(()),
-            Some(End::Misused) => return Err(StoreErrorKind::Misused.into()),
-            Some(End::RolledBack | End::Unsure) => return self.verify(claim).await,
-            // What holds if this call is dropped.
-            None => *end = Some(End::Unsure),
-        }
-        let result = match slot.take_back() {
-            Returned::Transaction {
-                transaction,
-                unused,
-            } => {
-                let committed = commit(transaction, claim, response, retention).await;
-                if unused && committed.is_ok() {
-                    report_unused(claim);
-                }
-                self.settled(claim, slot.retention(), committed).await
-            }
-            Returned::Out => Err(self.undo_when_back(claim, slot)),
-            Returned::Gone => self.verify(claim).await,
-        };
-        *end = Some(match &result {
-            Ok(()) => End::Committed,
-            Err(error) => End::after(error),
-        });
-        result
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
-        self.undo(claim).await
-    }
-
-    async fn abandon(&self, claim: &Claim, _retention: Duration) -> Result<(), StoreError> {
-        self.undo(claim).await
-    }
-
-    /// A run shows here once it is completed, until then nothing of it is in the database.
-    async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        read(&self.pool, key).await?.record()
-    }
-
-    async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
-        // An absent record isn't worth a wait for the writer.
-        if read(&self.pool, key).await?.stored.is_none() {
-            return Ok(false);
-        }
-        let _turn = self.turn().await?;
-        let unexpired: Vec<bool> = sqlx::query_scalar(sql::FORGET)
-            .bind(&key.as_bytes()[..])
-            // Not `fetch_optional`, which stops at the row and never hears whether it was committed.
-            .fetch_all(&self.pool)
+    ) -> Result<(), NotCommitted> {
+        sqlx::query(RELEASE_SAVEPOINT)
+            .execute(&mut *connection)
             .await
-            .map_err(failed)?;
-        Ok(unexpired.contains(&true))
-    }
-
-    async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
-        let any: bool = sqlx::query_scalar(sql::ANY_EXPIRED)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(failed)?;
-        if !any {
-            return Ok(0);
+            .map_err(no_savepoint)?;
+        if depth::<Sqlite>(connection) != 1 {
+            // The savepoint took it along, but sqlx would end that one where it should commit.
+            return Err(NotCommitted::Misused(NESTED));
         }
-        upkeep::purge(&self.pool, sql::PURGE, limit, || self.turn()).await
+        let saved = save(&mut *connection, claim, Some(response), retention)
+            .await
+            .map_err(NotCommitted::Failed)?;
+        if !saved {
+            return Err(NotCommitted::Lost);
+        }
+        commit_patiently(connection).await
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
-        upkeep::ping(&self.pool).await
+    async fn undo(connection: &mut SqliteConnection, _claim: &Claim) -> Result<(), NotCommitted> {
+        sqlx::query(ROLLBACK_TO_SAVEPOINT)
+            .execute(connection)
+            .await
+            .map_err(no_savepoint)?;
+        Ok(())
     }
 
-    fn kind(&self) -> StoreKind {
-        StoreKind::Transaction
+    async fn read_locked(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let mut transaction = self.begin(Kept::default()).await?;
+        let found = match transaction.connection() {
+            Some(connection) => read(connection, key).await,
+            None => Err(StoreErrorKind::Other.into()),
+        };
+        end(transaction).await;
+        found
+    }
+
+    async fn save_unknown(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
+        let saved = save(&self.pool, claim, None, retention).await;
+        saved.map(drop).map_err(failed)
     }
 }
+
+enum Started {
+    Free(Found),
+    Answered(Reservation),
+}
+
+/// Looks again under the lock, and sets the savepoint if the key is free.
+async fn start(
+    connection: &mut SqliteConnection,
+    key: &RecordKey,
+    fingerprint: &Fingerprint,
+) -> Result<Started, StoreError> {
+    let found = read(&mut *connection, key).await?;
+    if let Some(answer) = found.answer(fingerprint)? {
+        return Ok(Started::Answered(answer));
+    }
+    sqlx::query(SAVEPOINT)
+        .execute(connection)
+        .await
+        .map_err(failed)?;
+    Ok(Started::Free(found))
+}
+
+/// The record of a key, expired or not.
+async fn read(executor: impl SqliteExecutor<'_>, key: &RecordKey) -> Result<Found, StoreError> {
+    let columns: Columns = sqlx::query_as(sql::READ)
+        .bind(&key.as_bytes()[..])
+        .fetch_one(executor)
+        .await
+        .map_err(failed)?;
+    Found::read(columns)
+}
+
+/// Writes the record of a claim, without a response if its outcome is unknown. False if another's is there.
+async fn save(
+    executor: impl SqliteExecutor<'_>,
+    claim: &Claim,
+    response: Option<&SavedResponse>,
+    retention: Duration,
+) -> Result<bool, sqlx::Error> {
+    let saved = sqlx::query(sql::SAVE)
+        .bind(&claim.key().as_bytes()[..])
+        .bind(i64::from(claim.fingerprint().tag().to_u16()))
+        .bind(&claim.fingerprint().digest()[..])
+        .bind(&claim.nonce().as_bytes()[..])
+        .bind(i64::try_from(claim.fence()).unwrap_or(i64::MAX))
+        .bind(to_micros(retention))
+        .bind(response.map(|response| response.encode().to_vec()))
+        .execute(executor)
+        .await?;
+    Ok(saved.rows_affected() > 0)
+}
+
+/// A COMMIT that meets a reader (without WAL) is refused as busy and leaves the transaction open: it is sent again.
+async fn commit_patiently(connection: &mut SqliteConnection) -> Result<(), NotCommitted> {
+    let deadline = Instant::now() + BUSY_LIMIT;
+    loop {
+        match commit::<Sqlite>(connection).await {
+            Ok(()) => return Ok(()),
+            Err(error) if is_busy(&error) && Instant::now() < deadline => sleep(BUSY_PAUSE).await,
+            Err(error) if is_busy(&error) || is_constraint(&error) => {
+                return Err(NotCommitted::Failed(error));
+            }
+            Err(error) => return Err(NotCommitted::Unsure(error)),
+        }
+    }
+}
+
+fn no_savepoint(error: sqlx::Error) -> NotCommitted {
+    if is_refused(&error) {
+        NotCommitted::Ended
+    } else {
+        NotCommitted::Failed(error)
+    }
+}
+
+/// As long as sqlx's default busy timeout, which each attempt may wait by itself.
+const BUSY_LIMIT: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 const SCHEMA: Schema = Schema {
     name: "transactions",

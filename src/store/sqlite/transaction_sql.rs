@@ -6,11 +6,6 @@ use super::clock::now;
 /// A deferred transaction that reads and then writes fails at once when another has committed in between.
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 
-/// Set before the handler runs, and released before its record is written: both fail if the transaction was ended in between.
-pub(super) const SAVEPOINT: &str = "SAVEPOINT tower_idempotency";
-pub(super) const RELEASE_SAVEPOINT: &str = "RELEASE SAVEPOINT tower_idempotency";
-pub(super) const ROLLBACK_TO_SAVEPOINT: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";
-
 /// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](super::super::sql::Columns).
 pub(super) const READ: &str = concat!(
     "SELECT clock.now, fingerprint_tag, fingerprint, nonce, 1, fence, CASE WHEN response IS NULL THEN 2 ELSE 1 END,

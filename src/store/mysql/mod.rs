@@ -1,0 +1,1 @@
+//! MySQL through sqlx and the user's own pool.

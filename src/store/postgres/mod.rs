@@ -1,0 +1,1 @@
+//! Postgres through sqlx and the user's own pool.

@@ -1,0 +1,65 @@
+use std::time::Duration;
+
+use sqlx::Error;
+use tokio::time::sleep;
+
+use crate::store::Nonce;
+
+/// Runs a statement (or a transaction) that may lose against another one, again if it did: the database has undone it, and the
+/// other is through by the time the pause is over. The last attempt's error is the caller's.
+pub(crate) async fn retry<T, F>(
+    is_conflict: impl Fn(&Error) -> bool,
+    attempt: impl Fn() -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut longest = FIRST_PAUSE;
+    for _ in 1..ATTEMPTS {
+        match attempt().await {
+            Err(error) if is_conflict(&error) => sleep(at_random_below(longest)).await,
+            result => return result,
+        }
+        longest = (longest * 2).min(LONGEST_PAUSE);
+    }
+    attempt().await
+}
+
+/// Those who met once must not meet again.
+fn at_random_below(longest: Duration) -> Duration {
+    let [byte, ..] = *Nonce::random().as_bytes();
+    longest * u32::from(byte) / 256
+}
+
+/// About a second and a half in all, on average half of that.
+const ATTEMPTS: usize = 12;
+const FIRST_PAUSE: Duration = Duration::from_millis(4);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conflict_is_retried_and_nothing_else() {
+        let runs = Cell::new(0);
+        let run = async |fails: usize| {
+            runs.set(runs.get() + 1);
+            if runs.get() <= fails {
+                Err(Error::PoolTimedOut)
+            } else {
+                Ok(runs.get())
+            }
+        };
+        let is_conflict = |error: &Error| matches!(error, Error::PoolTimedOut);
+        assert!(matches!(retry(is_conflict, || run(3)).await, Ok(4)));
+        runs.set(0);
+        assert!(retry(|_| false, || run(3)).await.is_err());
+        assert_eq!(runs.get(), 1);
+        runs.set(0);
+        assert!(retry(is_conflict, || run(usize::MAX)).await.is_err());
+        assert_eq!(runs.get(), ATTEMPTS);
+    }
+}

@@ -1,0 +1,113 @@
+//! How a transaction ends on its connection, and what becomes of the connection.
+
+use std::time::Duration;
+
+use sqlx::Database;
+use tokio::time::timeout;
+
+use super::{NotCommitted, TransactionDialect};
+use crate::{
+    SavedResponse, StoreError, StoreErrorKind,
+    store::{
+        Claim,
+        sql::{Guarded, Kept, depth, rollback},
+    },
+};
+
+/// Why a settlement did not do what it should.
+pub(super) enum Failure {
+    /// The transaction that we opened had ended before, and who knows what was committed.
+    /// The key is still kept, so that this can be recorded.
+    EndedByHandler(Option<Kept>),
+    Store(StoreError),
+}
+
+/// Commits, together with the record.
+pub(super) async fn commit<D: TransactionDialect>(
+    mut transaction: Guarded<D::Database>,
+    claim: &Claim,
+    response: &SavedResponse,
+    retention: Duration,
+) -> Result<(), Failure> {
+    let Some(connection) = transaction.connection() else {
+        return Err(Failure::Store(StoreErrorKind::RolledBack.into()));
+    };
+    let committing = D::commit(connection, claim, response, retention);
+    match timeout(ANSWER_LIMIT, committing).await {
+        Ok(Ok(())) => {
+            transaction.pool();
+            Ok(())
+        }
+        Ok(Err(reason)) => Err(not_committed(transaction, reason).await),
+        Err(elapsed) => {
+            drop(transaction.close().await);
+            let unknown = StoreError::new(StoreErrorKind::OutcomeUnknown, elapsed);
+            Err(Failure::Store(unknown))
+        }
+    }
+}
+
+/// Rolls everything back, and says so if that wasn't possible any more.
+pub(super) async fn roll_back<D: TransactionDialect>(
+    mut transaction: Guarded<D::Database>,
+    claim: &Claim,
+    interrupted: bool,
+) -> Result<(), Failure> {
+    let Some(connection) = transaction.connection() else {
+        return Ok(());
+    };
+    // "Released, but the effect happened" must not be: a handler may have committed, and failed after that.
+    match timeout(ANSWER_LIMIT, D::undo(connection, claim)).await {
+        Ok(Ok(())) if !interrupted => {
+            end(transaction).await;
+            Ok(())
+        }
+        Ok(Err(reason @ (NotCommitted::Ended | NotCommitted::Conflict(_)))) => {
+            Err(not_committed(transaction, reason).await)
+        }
+        // A closed connection is rolled back, too.
+        Ok(Ok(()) | Err(_)) | Err(_) => {
+            drop(transaction.close().await);
+            Ok(())
+        }
+    }
+}
+
+async fn not_committed<DB: Database>(transaction: Guarded<DB>, reason: NotCommitted) -> Failure {
+    let rolled_back = match reason {
+        NotCommitted::Ended => return Failure::EndedByHandler(transaction.close().await),
+        NotCommitted::Misused(how) => {
+            drop(transaction.close().await);
+            StoreError::new(StoreErrorKind::Misused, how)
+        }
+        NotCommitted::Unsure(error) => {
+            drop(transaction.close().await);
+            StoreError::new(StoreErrorKind::OutcomeUnknown, error)
+        }
+        NotCommitted::Lost => {
+            end(transaction).await;
+            StoreErrorKind::LostClaim.into()
+        }
+        NotCommitted::Conflict(error) | NotCommitted::Failed(error) => {
+            end(transaction).await;
+            StoreError::new(StoreErrorKind::RolledBack, error)
+        }
+    };
+    Failure::Store(rolled_back)
+}
+
+/// Rolls back what was only read, or what is known to be open. A connection that can't is closed.
+pub(crate) async fn end<DB: Database>(mut transaction: Guarded<DB>) {
+    let Some(connection) = transaction.connection() else {
+        return;
+    };
+    let rolled_back = timeout(ANSWER_LIMIT, rollback::<DB>(connection)).await;
+    if matches!(rolled_back, Ok(Ok(()))) && depth::<DB>(connection) == 0 {
+        transaction.pool();
+    } else {
+        drop(transaction.close().await);
+    }
+}
+
+/// A database that has not answered by then is given up: its connection is closed.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);

@@ -1,0 +1,230 @@
+use std::time::Duration;
+
+use super::{
+    Opened, TransactionDialect,
+    ending::{Failure, commit, roll_back},
+};
+use crate::{
+    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
+    store::{
+        Claim, Reservation, Terms,
+        sql::{
+            ASK_AGAIN, Busy, End, Entry, Fences, Found, Kept, Registry, Returned, Slot, State,
+            report_unknown_not_written, report_unused,
+        },
+    },
+};
+
+/// The protocol of a transaction store, over what its database can do.
+#[derive(Clone, Debug)]
+pub(crate) struct Transactions<D> {
+    dialect: D,
+    registry: Registry,
+    fences: Fences,
+}
+
+impl<D: TransactionDialect> Transactions<D> {
+    pub(crate) fn new(dialect: D) -> Self {
+        Self {
+            dialect,
+            registry: Registry::default(),
+            fences: Fences::default(),
+        }
+    }
+
+    pub(crate) fn dialect(&self) -> &D {
+        &self.dialect
+    }
+
+    /// Sets the store up while it is still its maker's own.
+    pub(crate) fn dialect_mut(&mut self) -> &mut D {
+        &mut self.dialect
+    }
+
+    pub(crate) async fn reserve(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Reservation, StoreError> {
+        loop {
+            let busy = match self.registry.look(key) {
+                Some(busy) => busy,
+                None => {
+                    if let Some(found) = self.dialect.peek(key).await?
+                        && let Some(answer) = found.answer(fingerprint)?
+                    {
+                        return Ok(answer);
+                    }
+                    match self.registry.enter(key) {
+                        Ok(entry) => return self.claim(entry, key, fingerprint, terms).await,
+                        Err(busy) => busy,
+                    }
+                }
+            };
+            match busy {
+                Busy::Running(running) if running == *fingerprint => {
+                    return Ok(Reservation::InFlight {
+                        retry_after: ASK_AGAIN,
+                    });
+                }
+                Busy::Running(running) => return Ok(Reservation::Mismatch(running)),
+                Busy::Reserving(wait) => wait.ended().await,
+            }
+        }
+    }
+
+    async fn claim(
+        &self,
+        entry: Entry,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Reservation, StoreError> {
+        let kept = Kept::of(entry);
+        match self.dialect.open(kept, key, fingerprint, terms).await? {
+            Opened::Free(transaction, found) => {
+                transaction.set_running(*fingerprint);
+                let slot = Slot::new(transaction, terms.retention());
+                let fence = self.fences.next(&found);
+                let claim = Claim::new(*key, *fingerprint, terms.nonce(), 1, fence);
+                Ok(Reservation::Acquired(claim.with_attachment(slot)))
+            }
+            Opened::Answered(answer) => Ok(answer),
+        }
+    }
+
+    pub(crate) async fn complete(
+        &self,
+        claim: &Claim,
+        response: &SavedResponse,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        let Some(slot) = claim.attachments().get::<Slot<D::Database>>() else {
+            return self.verify_foreign(claim).await;
+        };
+        let mut end = slot.end().await;
+        match *end {
+            Some(End::Committed) => return Ok(()),
+            Some(End::Misused) => return Err(StoreErrorKind::Misused.into()),
+            Some(End::RolledBack | End::Unsure) => return self.verify(claim).await,
+            // What holds if this call is dropped.
+            None => *end = Some(End::Unsure),
+        }
+        let result = match slot.take_back() {
+            Returned::Transaction {
+                transaction,
+                unused,
+            } => {
+                let committed = commit::<D>(transaction, claim, response, retention).await;
+                if unused && committed.is_ok() {
+                    report_unused(claim);
+                }
+                self.settled(claim, slot.retention(), committed).await
+            }
+            Returned::Out => Err(self.undo_when_back(claim, slot)),
+            Returned::Gone => self.verify(claim).await,
+        };
+        *end = Some(match &result {
+            Ok(()) => End::Committed,
+            Err(error) => End::after(error),
+        });
+        result
+    }
+
+    /// Rolls a claim back: what `release` and `abandon` are for a transaction.
+    pub(crate) async fn undo(&self, claim: &Claim) -> Result<(), StoreError> {
+        let Some(slot) = claim.attachments().get::<Slot<D::Database>>() else {
+            return undone(self.verify_foreign(claim).await);
+        };
+        let mut end = slot.end().await;
+        match *end {
+            Some(End::Committed) => return Err(StoreErrorKind::LostClaim.into()),
+            Some(End::Misused) => return Err(StoreErrorKind::Misused.into()),
+            Some(End::RolledBack) => return Ok(()),
+            Some(End::Unsure) => return undone(self.verify(claim).await),
+            // What holds if this call is dropped.
+            None => *end = Some(End::Unsure),
+        }
+        let result = match slot.take_back() {
+            Returned::Transaction { transaction, .. } => {
+                let rolled_back = roll_back::<D>(transaction, claim, claim.interrupted()).await;
+                self.settled(claim, slot.retention(), rolled_back).await
+            }
+            Returned::Out => Err(self.undo_when_back(claim, slot)),
+            Returned::Gone => undone(self.verify(claim).await),
+        };
+        *end = Some(match &result {
+            Ok(()) => End::RolledBack,
+            Err(error) => End::after(error),
+        });
+        result
+    }
+
+    /// Records a transaction that the handler ended by itself, before the key is free again.
+    async fn settled(
+        &self,
+        claim: &Claim,
+        retention: Duration,
+        result: Result<(), Failure>,
+    ) -> Result<(), StoreError> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(Failure::Store(error)) => Err(error),
+            Err(Failure::EndedByHandler(kept)) => {
+                if let Err(error) = self.dialect.save_unknown(claim, retention).await {
+                    report_unknown_not_written(claim, &error);
+                }
+                drop(kept);
+                Err(StoreErrorKind::Misused.into())
+            }
+        }
+    }
+
+    /// The handler still has the transaction. It is rolled back when it is dropped at last; what the handler does until then
+    /// may be to end it, after which the key must not be free.
+    fn undo_when_back(&self, claim: &Claim, slot: &Slot<D::Database>) -> StoreError {
+        let (store, claim, retention) = (self.clone(), claim.clone(), slot.retention());
+        slot.when_back(move |late| async move {
+            let rolled_back = roll_back::<D>(late, &claim, true).await;
+            drop(store.settled(&claim, retention, rolled_back).await);
+        });
+        StoreErrorKind::Misused.into()
+    }
+
+    /// What became of a claim, read while holding the key's lock: only then does an absent record prove a rollback.
+    async fn verify(&self, claim: &Claim) -> Result<(), StoreError> {
+        let unknown = |error| StoreError::new(StoreErrorKind::OutcomeUnknown, error);
+        let found = self.dialect.read_locked(claim.key()).await;
+        told_by(&found.map_err(unknown)?, claim)
+    }
+
+    /// A claim that carries no transaction. If another run has the key here, waiting for it would tell nothing more.
+    async fn verify_foreign(&self, claim: &Claim) -> Result<(), StoreError> {
+        match self.registry.look(claim.key()) {
+            Some(Busy::Running(_)) => Err(StoreErrorKind::LostClaim.into()),
+            Some(Busy::Reserving(_)) | None => self.verify(claim).await,
+        }
+    }
+}
+
+/// What the record says of a claim that should have been completed.
+fn told_by(found: &Found, claim: &Claim) -> Result<(), StoreError> {
+    match &found.stored {
+        Some(stored) if stored.nonce == claim.nonce() => match stored.state {
+            State::Completed => Ok(()),
+            State::Running | State::Abandoned => Err(StoreErrorKind::Misused.into()),
+        },
+        _ if found.live().is_some() => Err(StoreErrorKind::LostClaim.into()),
+        _ => Err(StoreErrorKind::RolledBack.into()),
+    }
+}
+
+/// What the end of a claim means for giving it up.
+fn undone(verified: Result<(), StoreError>) -> Result<(), StoreError> {
+    match verified {
+        Ok(()) => Err(StoreErrorKind::LostClaim.into()),
+        Err(error) if error.kind() == StoreErrorKind::RolledBack => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,14 @@
+//! The transaction store that all SQL backends share; a [`TransactionDialect`] is what differs.
+
+mod dialect;
+mod ending;
+mod engine;
+
+pub(crate) use self::{
+    dialect::{
+        NESTED, NotCommitted, Opened, RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT, SAVEPOINT,
+        TransactionDialect,
+    },
+    ending::end,
+    engine::Transactions,
+};
