@@ -5,14 +5,14 @@ mod servers;
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
-use servers::postgres;
+use servers::{PgBouncer, postgres};
 use sqlx::{
     AssertSqlSafe, Executor, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -56,14 +56,34 @@ impl Isolation {
 }
 
 /// One database for all tests of this binary, which run side by side; `None` without a server.
-async fn options() -> Option<PgConnectOptions> {
+async fn database() -> Option<&'static str> {
     static DATABASE: OnceCell<Option<String>> = OnceCell::const_new();
     let make = async || match postgres() {
         Some(server) => Some(server.database().await),
         None => None,
     };
-    let url = DATABASE.get_or_init(make).await.as_ref()?;
-    Some(url.parse().expect("a URL"))
+    DATABASE.get_or_init(make).await.as_deref()
+}
+
+async fn options() -> Option<PgConnectOptions> {
+    Some(database().await?.parse().expect("a URL"))
+}
+
+/// The same database through a transaction pooler with a few connections.
+async fn pooled() -> Option<PgPool> {
+    static BOUNCER: OnceLock<Option<PgBouncer>> = OnceLock::new();
+    let (server, database) = (postgres()?, database().await?);
+    let bouncer = BOUNCER.get_or_init(|| PgBouncer::start(server, 8));
+    let url = bouncer.as_ref()?.url(database);
+    let options: PgConnectOptions = url.parse().expect("a URL");
+    let pool = PgPoolOptions::new().max_connections(4);
+    let pool = pool.connect_with(options.statement_cache_capacity(0));
+    Some(pool.await.expect("a pool"))
+}
+
+/// Without the statement cache, and nothing in between.
+async fn uncached() -> Option<PgPool> {
+    Some(pool(options().await?.statement_cache_capacity(0), 4).await)
 }
 
 /// A pool whose sessions are of two time zones, one after the other.
@@ -91,14 +111,14 @@ async fn isolated(isolation: Isolation, size: u32) -> Option<PgPool> {
     Some(pool(options, size).await)
 }
 
-async fn lease(isolation: Isolation) -> Option<OnServer> {
-    let store = LeaseStore::new(isolated(isolation, 4).await?);
+async fn lease(pool: impl Future<Output = Option<PgPool>>) -> Option<OnServer> {
+    let store = LeaseStore::new(pool.await?);
     store.migrate().await.expect("a table");
     Some(OnServer(Arc::new(store)))
 }
 
-async fn transaction(isolation: Isolation, size: u32) -> Option<OnServer> {
-    let store = TransactionStore::new(isolated(isolation, size).await?);
+async fn transaction(pool: impl Future<Output = Option<PgPool>>) -> Option<OnServer> {
+    let store = TransactionStore::new(pool.await?);
     store.migrate().await.expect("a table");
     Some(OnServer(Arc::new(store)))
 }
@@ -116,43 +136,67 @@ macro_rules! test {
 }
 
 mod lease_store {
-    use super::{Isolation::ReadCommitted, lease};
+    use super::{Isolation::ReadCommitted, isolated, lease};
 
-    tower_idempotency::__conformance_clauses!(lease, [test] lease(ReadCommitted));
+    tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(ReadCommitted, 4)));
 }
 
 mod lease_store_under_repeatable_read {
-    use super::{Isolation::RepeatableRead, lease};
+    use super::{Isolation::RepeatableRead, isolated, lease};
 
-    tower_idempotency::__conformance_clauses!(lease, [test] lease(RepeatableRead));
+    tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(RepeatableRead, 4)));
 }
 
 mod lease_store_under_serializable {
-    use super::{Isolation::Serializable, lease};
+    use super::{Isolation::Serializable, isolated, lease};
 
-    tower_idempotency::__conformance_clauses!(lease, [test] lease(Serializable));
+    tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(Serializable, 4)));
+}
+
+mod lease_store_without_statement_cache {
+    use super::{lease, uncached};
+
+    tower_idempotency::__conformance_clauses!(lease, [test] lease(uncached()));
+}
+
+mod lease_store_through_a_transaction_pooler {
+    use super::{lease, pooled};
+
+    tower_idempotency::__conformance_clauses!(lease, [test] lease(pooled()));
 }
 
 mod transaction_store {
-    use super::{Isolation::ReadCommitted, transaction};
+    use super::{Isolation::ReadCommitted, isolated, transaction};
 
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(ReadCommitted, 4));
+    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(ReadCommitted, 4)));
 }
 
 mod transaction_store_on_one_connection {
-    use super::{Isolation::ReadCommitted, transaction};
+    use super::{Isolation::ReadCommitted, isolated, transaction};
 
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(ReadCommitted, 1));
+    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(ReadCommitted, 1)));
 }
 
 mod transaction_store_under_repeatable_read {
-    use super::{Isolation::RepeatableRead, transaction};
+    use super::{Isolation::RepeatableRead, isolated, transaction};
 
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(RepeatableRead, 4));
+    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(RepeatableRead, 4)));
 }
 
 mod transaction_store_under_serializable {
-    use super::{Isolation::Serializable, transaction};
+    use super::{Isolation::Serializable, isolated, transaction};
 
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(Serializable, 4));
+    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(Serializable, 4)));
+}
+
+mod transaction_store_without_statement_cache {
+    use super::{transaction, uncached};
+
+    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(uncached()));
+}
+
+mod transaction_store_through_a_transaction_pooler {
+    use super::{pooled, transaction};
+
+    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(pooled()));
 }
