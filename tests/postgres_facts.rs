@@ -45,6 +45,9 @@ async fn drop_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     .await
 }
 
+/// Now and then an answer is there before it is asked for, so that a call needs fewer polls than usual: several rounds.
+const POLLS: [u32; 20] = [1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 12];
+
 /// How many of the pool's connections the server has in this state.
 async fn sessions(outside: &PgPool, state: &str) -> i64 {
     let sql = "SELECT count(*) FROM pg_stat_activity
@@ -85,13 +88,12 @@ async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
     };
     let (pool, outside) = (database.pool(1).await, database.pool(1).await);
     let mut poisoned = 0;
-    for polls in 1..=4 {
-        if drop_after(polls, pool.begin()).await.is_some() {
-            continue;
+    for polls in POLLS {
+        if drop_after(polls, pool.begin()).await.is_none() {
+            pool.execute("SELECT 1").await.unwrap();
+            poisoned += sessions(&outside, "idle in transaction").await;
+            pool.execute("ROLLBACK").await.unwrap();
         }
-        pool.execute("SELECT 1").await.unwrap();
-        poisoned += sessions(&outside, "idle in transaction").await;
-        pool.execute("ROLLBACK").await.unwrap();
     }
     assert!(poisoned > 0);
 }
@@ -106,13 +108,12 @@ async fn a_reservation_that_is_dropped_leaves_no_transaction_and_no_key_behind()
         let setting = ("default_transaction_isolation", level);
         let (pool, outside) = (database.pool_with(1, setting).await, database.pool(1).await);
         let store = TransactionStore::new(pool.clone());
-        let mut polls = 0;
-        loop {
-            polls += 1;
+        let mut dropped = 0;
+        for polls in POLLS {
             let key = fresh_key();
             let (of, terms) = (fingerprint(1), terms());
             let reservation = store.reserve(&key, &of, &terms);
-            let ended = drop_after(polls, reservation).await.is_some();
+            dropped += i64::from(drop_after(polls, reservation).await.is_none());
             let claimed = loop {
                 match reserve(&store, &key).await {
                     Reservation::Acquired(claim) => break claim,
@@ -122,12 +123,10 @@ async fn a_reservation_that_is_dropped_leaves_no_transaction_and_no_key_behind()
             };
             store.release(&claimed).await.unwrap();
             pool.execute("SELECT 1").await.unwrap();
-            assert_eq!(sessions(&outside, "idle in transaction").await, 0);
-            if ended {
-                break;
-            }
+            // A connection that was closed takes the server a moment.
+            until(|| async { sessions(&outside, "idle in transaction").await == 0 }).await;
         }
-        assert!(polls > 2, "{polls}");
+        assert!(dropped > 0);
     }
 }
 
@@ -142,16 +141,16 @@ async fn a_lease_call_that_is_dropped_leaves_a_pool_in_order() {
         let store = LeaseStore::new(pool.clone());
         let claimed = claim(&store, &fresh_key(), &terms()).await;
         let saved = response("done");
-        let mut polls = 0;
-        loop {
-            polls += 1;
+        let mut dropped = 0;
+        for polls in POLLS {
             let complete = store.complete(&claimed, &saved, RETENTION);
-            if drop_after(polls, complete).await.is_some() {
-                break;
-            }
+            dropped += i64::from(drop_after(polls, complete).await.is_none());
             pool.execute("SELECT 1").await.unwrap();
-            assert_eq!(sessions(&outside, "idle in transaction").await, 0);
+            // A connection that was closed takes the server a moment.
+            until(|| async { sessions(&outside, "idle in transaction").await == 0 }).await;
         }
+        assert!(dropped > 0);
+        store.complete(&claimed, &saved, RETENTION).await.unwrap();
         assert_replays(&reserve(&store, claimed.key()).await, "done");
     }
 }
@@ -177,13 +176,13 @@ async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
         return;
     };
     let (store, outside) = (database.transactions(1).await, database.pool(1).await);
-    let (mut committed, mut polls) = (0, 0);
-    loop {
-        polls += 1;
+    let (mut committed, mut dropped) = (0, 0);
+    for (polls, amount) in POLLS.into_iter().zip(1..) {
         let claimed = claim(&store, &fresh_key(), &terms()).await;
-        charge(&mut take(&claimed), polls.into()).await;
+        charge(&mut take(&claimed), amount).await;
         let saved = response("done");
-        let ended = drop_after(polls, store.complete(&claimed, &saved, RETENTION)).await;
+        let completed = drop_after(polls, store.complete(&claimed, &saved, RETENTION)).await;
+        dropped += i64::from(completed.is_none());
         // It reads under the lock, which the dropped connection may have for a moment still: that wait is bounded.
         match store.complete(&claimed, &saved, RETENTION).await {
             Ok(()) => {
@@ -196,11 +195,8 @@ async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
             }
         }
         assert_eq!(count(&outside, CHARGES).await, committed);
-        if ended.is_some() {
-            break;
-        }
     }
-    assert!(polls > 2 && committed > 0, "{committed} of {polls}");
+    assert!(dropped > 0 && committed > 0, "{dropped}, {committed}");
 }
 
 /// M13: sqlx's own rollback comes when the connection is used again or is back in the pool.

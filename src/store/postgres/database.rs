@@ -8,13 +8,11 @@ use tokio::time::timeout;
 
 use super::{
     error::{failed, is_answer, is_conflict},
-    statement::{Argument, Statement, found},
+    statement::{Argument, Statement},
 };
 use crate::{
-    RecordKey, StoreError,
-    store::sql::{
-        Found, Guarded, Kept, begin, commit, retry, rollback, transactions::ANSWER_LIMIT,
-    },
+    StoreError,
+    store::sql::{Guarded, Kept, begin, commit, retry, rollback, transactions::ANSWER_LIMIT},
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -70,16 +68,6 @@ impl Database {
             Ok(_) | Err(_) => guarded.pool(),
         }
         answer
-    }
-
-    /// The record of a key, expired or not.
-    pub(super) async fn read(
-        &self,
-        statement: &Statement,
-        key: &RecordKey,
-    ) -> Result<Found, StoreError> {
-        let rows = self.run(statement, &[key.into()]).await?;
-        found(rows.first())
     }
 
     /// Tells whether the server answers.

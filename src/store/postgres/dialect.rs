@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, postgres::PgRow};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row};
 
 use super::{
     database::{Database, bounded, script},
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
-    statement::{Argument, found},
-    transaction_sql::{ROLLBACK, TransactionSql, is_ours},
+    opening::{Lock, Opening, found},
+    statement::Argument,
+    transaction_sql::{ROLLBACK, TransactionSql, is_ours, savepoint},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
@@ -21,7 +22,7 @@ use crate::{
         sql::{
             ASK_AGAIN, Found, Guarded, Kept, begin, commit, depth,
             transactions::{
-                NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
+                NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, TransactionDialect,
                 end_uncounted,
             },
         },
@@ -59,22 +60,21 @@ impl Dialect {
         connection: &mut PgConnection,
         key: &RecordKey,
         terms: &Terms,
-    ) -> Result<Looked, StoreError> {
+    ) -> Result<Opening, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
             let rows = script(connection, self.sql.open(key, terms)).await?;
-            let (lock, record) = (rows.first(), rows.get(1));
-            let looked = Looked::read(lock, record, lock)?;
-            if looked.is_read_committed {
-                return Ok(looked);
+            let opening = Opening::read(&rows, terms)?;
+            if opening.is_read_committed {
+                return Ok(opening);
             }
             self.is_isolated.store(true, Ordering::Relaxed);
             script(connection, ROLLBACK.to_owned()).await?;
         }
         loop {
             let rows = script(connection, self.sql.open_isolated(key, terms)).await?;
-            let looked = Looked::read(rows.first(), rows.get(1), rows.get(2))?;
-            if looked.lock != Lock::TooLate || looked.found.live().is_some() {
-                return Ok(looked);
+            let opening = Opening::read_isolated(&rows, terms)?;
+            if opening.lock != Lock::TooLate || opening.found.live().is_some() {
+                return Ok(opening);
             }
             // The other one may have found it taken by this, and given up: then nobody would get the key.
             script(connection, ROLLBACK.to_owned()).await?;
@@ -88,26 +88,27 @@ impl Dialect {
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Started, StoreError> {
-        let looked = self.look(connection, key, terms).await?;
+        let opening = self.look(connection, key, terms).await?;
         // A record that is there is committed, whoever has the lock: another that only reads it, say.
-        if let Some(answer) = looked.found.answer(fingerprint)? {
+        if let Some(answer) = opening.found.answer(fingerprint)? {
             return Ok(Started::Answered(answer));
         }
-        if looked.lock != Lock::Held {
+        if opening.lock != Lock::Held {
             return Ok(Started::Answered(Reservation::InFlight {
                 retry_after: ASK_AGAIN,
             }));
         }
-        if looked.is_read_only {
+        if opening.is_read_only {
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
                 "the database only reads: a standby, or `default_transaction_read_only`",
             ));
         }
         // From here on sqlx counts the transaction, which the handler's nested ones need.
-        let counted = bounded(begin::<Postgres>(connection, SAVEPOINT)).await;
+        let savepoint = AssertSqlSafe(savepoint(opening.own_idle_limit));
+        let counted = bounded(begin::<Postgres>(connection, savepoint)).await;
         counted.map_err(failed)?;
-        Ok(Started::Free(looked.found))
+        Ok(Started::Free(opening.found))
     }
 }
 
@@ -208,47 +209,6 @@ impl TransactionDialect for Dialect {
 enum Started {
     Free(Found),
     Answered(Reservation),
-}
-
-/// What the first round trip told.
-struct Looked {
-    found: Found,
-    lock: Lock,
-    is_read_committed: bool,
-    is_read_only: bool,
-}
-
-/// The key's lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lock {
-    Held,
-    Busy,
-    /// Another had it when the record was read, and has it no more.
-    TooLate,
-}
-
-impl Looked {
-    /// From the rows of the first lock, of the record, and of the handler's transaction.
-    fn read(
-        lock: Option<&PgRow>,
-        record: Option<&PgRow>,
-        entered: Option<&PgRow>,
-    ) -> Result<Self, StoreError> {
-        let is = |row: Option<&PgRow>, index: usize| match row {
-            Some(row) => row.try_get(index).map_err(failed),
-            None => Err(failed(sqlx::Error::RowNotFound)),
-        };
-        Ok(Self {
-            found: found(record)?,
-            lock: match (is(lock, 0)?, is(entered, 0)?) {
-                (true, true) => Lock::Held,
-                (_, false) => Lock::Busy,
-                (false, true) => Lock::TooLate,
-            },
-            is_read_committed: is(entered, 1)?,
-            is_read_only: is(entered, 2)?,
-        })
-    }
 }
 
 /// The record was not written, without an error.

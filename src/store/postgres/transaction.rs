@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::{PgPool, Row};
 
-use super::{dialect::Dialect, error::failed, schema::Schema, upkeep};
+use super::{dialect::Dialect, error::failed, opening::found, schema::Schema, upkeep};
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
@@ -100,11 +100,11 @@ impl Store for TransactionStore {
     /// A run shows here once it is completed, until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
         let dialect = self.0.dialect();
-        dialect
+        let rows = dialect
             .database
-            .read(&dialect.sql.read, key)
-            .await?
-            .record()
+            .run(&dialect.sql.read, &[key.into()])
+            .await?;
+        found(rows.first())?.record()
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
