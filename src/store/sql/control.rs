@@ -22,6 +22,12 @@ pub(crate) async fn rollback<DB: Database>(connection: &mut DB::Connection) -> R
     DB::TransactionManager::rollback(connection).await
 }
 
+/// Leaves the rollback to the connection's next use, or to its way back into the pool.
+#[cfg(feature = "postgres")]
+pub(crate) fn start_rollback<DB: Database>(connection: &mut DB::Connection) {
+    DB::TransactionManager::start_rollback(connection);
+}
+
 /// How many transactions sqlx believes to be open, nested ones included.
 pub(crate) fn depth<DB: Database>(connection: &DB::Connection) -> usize {
     DB::TransactionManager::get_transaction_depth(connection)

@@ -16,6 +16,8 @@ mod stored;
 mod table_name;
 pub(crate) mod transactions;
 
+#[cfg(feature = "postgres")]
+pub(crate) use self::control::start_rollback;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use self::retry::retry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
