@@ -116,13 +116,15 @@ async fn in_transaction(
         .unnamed(arguments)
         .fetch_all(&mut *connection)
         .await;
-    match rows {
+    let done = match rows {
         Ok(rows) => commit::<Postgres>(connection).await.map(|()| rows),
-        Err(error) => {
-            rollback::<Postgres>(connection).await?;
-            Err(error)
-        }
+        Err(error) => Err(error),
+    };
+    if done.is_err() {
+        // Also where COMMIT failed, as sqlx goes on counting the transaction then.
+        rollback::<Postgres>(connection).await?;
     }
+    done
 }
 
 /// Gives a server up that doesn't answer.

@@ -34,8 +34,8 @@ impl LeaseSql {
     }
 }
 
-/// A new claim, as a row of NULLs but for its fence; or the row that is there, which is then only read: `ON CONFLICT` alone would
-/// write on every replay. No row = one came in between, which this statement's snapshot doesn't show.
+/// A new claim, as a row of NULLs but for its fence; or the row that is there, which is then neither written nor locked, as it would be
+/// by `DO UPDATE`, whatever that updates. No row = one came in between, which this statement's snapshot doesn't show.
 const CLAIM_OR_READ: &str = "
 WITH clock AS (SELECT {now} AS now),
      found AS (SELECT * FROM {table} WHERE record_key = $1::bytea),
