@@ -22,7 +22,29 @@ use crate::{
     },
 };
 
-/// A lease store in a Postgres database.
+/// A lease store in a Postgres database: the claim is durable before the handler runs, the response is saved after it.
+///
+/// What the handler writes, through the same pool or elsewhere, is not part of it: after a crash in mid-run the outcome is unknown, and
+/// the [takeover policy](crate::store::Takeover) decides. Use [`TransactionStore`](super::TransactionStore) where the handler's writes
+/// go into the same database.
+///
+/// Most calls are one statement in a transaction of its own, and one round trip; to claim an expired key or to take one over are two. A
+/// replay writes nothing and locks nothing. No connection is held between calls. What is undone in favour of another transaction
+/// (a serialization failure, a deadlock) is tried again for about a second.
+///
+/// On the pool, poolers, privileges and growth: see the [module](crate::postgres).
+///
+/// ```no_run
+/// # async fn make() -> Result<(), Box<dyn std::error::Error>> {
+/// use sqlx::postgres::PgPoolOptions;
+/// use tower_idempotency::postgres::LeaseStore;
+///
+/// let pool = PgPoolOptions::new().test_before_acquire(false).connect("postgres://localhost/shop").await?;
+/// let store = LeaseStore::new(pool).with_table("payments.idempotency_keys".parse()?);
+/// store.migrate().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LeaseStore {
     database: Database,

@@ -104,3 +104,34 @@ UPDATE {table} SET state = 2, response = NULL, lease_end = now, expires = now
 FROM (SELECT {now} AS now) AS clock
 WHERE record_key = $1::bytea AND expires > {now}
 RETURNING true";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_statement_binds_a_time() {
+        let sql = LeaseSql::new(&TableName::of("leases"));
+        for statement in [
+            sql.claim_or_read,
+            sql.read,
+            sql.claim_over,
+            sql.renew,
+            sql.settle,
+            sql.release,
+            sql.forget,
+            sql.purge,
+        ] {
+            let text = statement.as_str();
+            assert!(
+                text.contains("clock_timestamp()"),
+                "the clock is the database's: {text}"
+            );
+            for column in ["lease_end", "expires"] {
+                for operator in ["=", "<", ">", "<=", ">="] {
+                    assert!(!text.contains(&format!("{column} {operator} $")), "{text}");
+                }
+            }
+        }
+    }
+}

@@ -170,3 +170,27 @@ pub(super) fn bytes(row: &PgRow, index: usize) -> Result<Option<Vec<u8>>, sqlx::
             .ok_or_else(|| sqlx::Error::Decode("neither form of a bytea".into())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_never_put_into_a_text() {
+        let statement = Statement::fixed("SELECT $2, $1::bigint");
+        let spell = |second| statement.spelled(&[Argument::Number(Some(-1)), second]);
+        assert_eq!(
+            spell(Argument::Bytes(Some(&[0, 0xff]))).as_deref(),
+            Some("SELECT decode('00ff', 'hex'), (-1)::bigint")
+        );
+        for nothing in [
+            Argument::Bytes(None),
+            Argument::Number(None),
+            Argument::Response(None),
+        ] {
+            assert_eq!(spell(nothing).as_deref(), Some("SELECT NULL, (-1)::bigint"));
+        }
+        assert_eq!(spell(Argument::Response(Some(b"secret"))), None);
+        assert_eq!(statement.spelled(&[]), None);
+    }
+}

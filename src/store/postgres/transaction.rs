@@ -13,6 +13,37 @@ use crate::{
 };
 
 /// A transaction store in the application's Postgres database: key, the handler's writes and the response commit in one transaction.
+///
+/// The handler writes through [`Tx<Postgres>`](crate::Tx). A response that is to be saved commits all of it; anything else, a crash
+/// included, rolls all of it back, and a retry runs again.
+///
+/// A keyed request holds a connection from before its handler runs until it is settled, so the pool's size is how many of them run at
+/// once; others wait for a connection. One is enough, as long as handlers don't use the pool while they have their `Tx`.
+///
+/// - The key is an advisory lock of the transaction, which nobody waits for: a duplicate in another process is in flight at once, also
+///   if it is another request; one in this process needs no connection.
+/// - A statement that fails ends what the transaction can do: a handler that answers as if nothing were wrong gets a 500, and nothing is
+///   saved. A nested transaction or a savepoint around the statement lets it go on.
+/// - Under `REPEATABLE READ` and `SERIALIZABLE` a conflict with another transaction may only show at the end: 503 `not_committed`, and a
+///   retry runs. The store's own reads are in no conflict with anybody.
+/// - While the run limit lasts, the session's `idle_in_transaction_session_timeout` is set to it, unless it is shorter: a process that is
+///   frozen, or cut off, doesn't keep the key. A statement that the server is just executing goes on to its end, and keeps the key; a
+///   `statement_timeout` limits that.
+/// - What commits needs an answer: where it is lost, the record is read under the key's lock, which tells.
+///
+/// It makes two round trips more than `BEGIN` and `COMMIT` alone, and two for a replay.
+///
+/// On the pool, poolers, privileges and growth: see the [module](crate::postgres).
+///
+/// ```no_run
+/// # async fn make(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_idempotency::postgres::TransactionStore;
+///
+/// let store = TransactionStore::new(pool);
+/// store.migrate().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct TransactionStore(Transactions<Dialect>);
 

@@ -136,3 +136,58 @@ const IS_OURS: &str =
     " WHERE current_setting('tower_idempotency.claim', true) = encode($4::bytea, 'hex') || ' true'";
 
 const FORGET: &str = "DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now}";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn no_statement_binds_a_time() {
+        let sql = TransactionSql::new(&TableName::of("transactions"));
+        for statement in [
+            sql.read,
+            sql.look,
+            sql.save,
+            sql.save_unknown,
+            sql.forget,
+            sql.purge,
+        ] {
+            let text = statement.as_str();
+            assert!(
+                text.contains("clock_timestamp()"),
+                "the clock is the database's: {text}"
+            );
+            for operator in ["=", "<", ">", "<=", ">="] {
+                assert!(!text.contains(&format!("expires {operator} $")), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_put_into_a_text_is_numbers_and_digits() {
+        let key = RecordKey::from_bytes([0xf7; 32]);
+        let nonce = Nonce::from_bytes([0x27; 16]);
+        let terms =
+            Terms::new(nonce, Duration::from_secs(1), Duration::MAX).with_run_limit(Duration::MAX);
+        let sql = TransactionSql::new(&TableName::of("transactions"));
+        for text in [sql.look_and_enter(&key, &terms), sql.read_locked(&key)] {
+            assert!(
+                text.contains(&format!("decode('{}', 'hex')", "f7".repeat(32))),
+                "{text}"
+            );
+            assert!(
+                text.contains("advisory_xact_lock(-578721382704613385)"),
+                "{text}"
+            );
+            assert!(!text.contains('$'), "{text}");
+        }
+        let enter = enter_with_savepoint(&key, &terms);
+        assert!(
+            enter.contains(&format!("'{} '", "27".repeat(16))),
+            "{enter}"
+        );
+        assert!(enter.contains(&format!("= {};", i32::MAX)), "{enter}");
+    }
+}
