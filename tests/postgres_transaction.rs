@@ -11,10 +11,17 @@
 mod postgres_support;
 mod servers;
 
-use std::{error::Error as _, sync::Arc, time::Duration};
+use std::{
+    error::Error as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use postgres_support::*;
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, Executor, PgPool, postgres::PgPoolOptions};
 use tokio::{sync::Barrier, task::JoinSet};
 use tower_idempotency::{
     RecordKey, StoreErrorKind,
@@ -596,7 +603,6 @@ async fn the_users_own_settings_hold_for_the_handler_and_afterwards() {
     let own = [
         ("lock_timeout", "7s"),
         ("statement_timeout", "9s"),
-        ("default_transaction_isolation", "repeatable read"),
         ("bytea_output", "escape"),
         ("standard_conforming_strings", "off"),
         ("intervalstyle", "iso_8601"),
@@ -610,14 +616,22 @@ async fn the_users_own_settings_hold_for_the_handler_and_afterwards() {
         ("1500ms", 1_600, "1500ms"),
         ("0", u64::MAX, "2147483647ms"),
     ] {
-        let options = database.options().options(own).options([(IDLE, session)]);
-        let pool = pool(options, 1).await;
-        let store = TransactionStore::new(pool.clone());
         let limited = terms().with_run_limit(Duration::from_millis(run_limit));
-        for completes in [true, false] {
+        for (level, cached, completes) in [
+            ("read committed", 100, true),
+            ("read committed", 0, false),
+            ("repeatable read", 100, false),
+            ("serializable", 0, true),
+        ] {
+            let isolation = ("default_transaction_isolation", level);
+            let own = own.into_iter().chain([isolation]);
+            let options = database.options().options(own.clone());
+            let options = options.options([(IDLE, session)]);
+            let pool = pool(options.statement_cache_capacity(cached), 1).await;
+            let store = TransactionStore::new(pool.clone());
             let claim = claim(&store, &fresh_key(), &limited).await;
             let mut tx = take(&claim);
-            for (name, expected) in own.into_iter().chain([(IDLE, handler)]) {
+            for (name, expected) in own.clone().chain([(IDLE, handler)]) {
                 let value: String = sqlx::query_scalar("SELECT current_setting($1)")
                     .bind(name)
                     .fetch_one(&mut *tx)
@@ -629,7 +643,7 @@ async fn the_users_own_settings_hold_for_the_handler_and_afterwards() {
                 .fetch_one(&mut *tx)
                 .await
                 .unwrap();
-            assert_eq!(isolation, "repeatable read");
+            assert_eq!(isolation, level);
             drop(tx);
             if completes {
                 store
@@ -640,7 +654,7 @@ async fn the_users_own_settings_hold_for_the_handler_and_afterwards() {
             } else {
                 store.release(&claim).await.unwrap();
             }
-            for (name, expected) in own.into_iter().chain([(IDLE, session)]) {
+            for (name, expected) in own.chain([(IDLE, session)]) {
                 assert_eq!(setting(&pool, name).await, expected, "{name}");
             }
         }
@@ -691,4 +705,93 @@ async fn a_missing_table_says_what_to_do_and_leaves_nothing_behind() {
     until(|| async { count(&pool, LOCKS).await == 0 }).await;
     store.migrate().await.unwrap();
     claim(&store, &key, &terms()).await;
+}
+
+#[tokio::test]
+async fn the_sessions_of_one_pool_may_be_of_different_isolation() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let connections = Arc::new(AtomicUsize::new(0));
+    let pool = PgPoolOptions::new()
+        .max_connections(6)
+        .after_connect(move |connection, _| {
+            let level = LEVELS.into_iter().cycle();
+            let level = level
+                .skip(connections.fetch_add(1, Ordering::Relaxed))
+                .next();
+            Box::pin(async move {
+                let sql = format!(
+                    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
+                    level.unwrap()
+                );
+                connection.execute(AssertSqlSafe(sql)).await?;
+                Ok(())
+            })
+        })
+        .connect_with(database.options())
+        .await
+        .unwrap();
+    let store = TransactionStore::new(pool);
+    let mut tasks = JoinSet::new();
+    for amount in 1..=30 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let claim = claim(&store, &fresh_key(), &terms()).await;
+            charge(&mut take(&claim), amount).await;
+            store
+                .complete(&claim, &response("done"), RETENTION)
+                .await
+                .unwrap();
+            assert_replays(&reserve(&store, claim.key()).await, "done");
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(count(&database.pool(1).await, CHARGES).await, 30);
+}
+
+#[tokio::test]
+async fn records_of_other_releases_are_told_from_damage() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let (store, outside) = (database.transactions(1).await, database.pool(1).await);
+    let completed = async |change: &'static str| {
+        let key = fresh_key();
+        let claim = claim(&store, &key, &terms()).await;
+        store
+            .complete(&claim, &response("done"), RETENTION)
+            .await
+            .unwrap();
+        let sql =
+            format!("UPDATE tower_idempotency_transactions SET {change} WHERE record_key = $1");
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(key.as_bytes());
+        assert_eq!(query.execute(&outside).await.unwrap().rows_affected(), 1);
+        key
+    };
+    let newer = completed("response = decode('fe010203', 'hex')").await;
+    let refused = store.reserve(&newer, &fingerprint(1), &terms()).await;
+    assert!(refused.is_err());
+    let damaged = completed("response = decode('01', 'hex')").await;
+    let Reservation::Replay(saved) = reserve(&store, &damaged).await else {
+        panic!("not a replay");
+    };
+    assert!(saved.is_tombstone());
+    let unknown = completed("response = NULL").await;
+    assert!(matches!(
+        reserve(&store, &unknown).await,
+        Reservation::Unknown
+    ));
+    let other = completed("fingerprint_tag = 65535").await;
+    let Reservation::Mismatch(stored) = reserve(&store, &other).await else {
+        panic!("not a mismatch");
+    };
+    assert_eq!(stored.tag().to_u16(), 65535);
+    let replay = store.reserve(&other, &stored, &terms()).await.unwrap();
+    assert_replays(&replay, "done");
+    let unreadable = completed("nonce = decode('01', 'hex')").await;
+    assert_kind(
+        store.reserve(&unreadable, &fingerprint(1), &terms()).await,
+        StoreErrorKind::Other,
+    );
 }
