@@ -14,6 +14,9 @@ pub const RUN_LIMIT: Duration = Duration::from_secs(5 * 60);
 pub const STORE_CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long the layer waits for the end of a response body before it streams it unsaved.
 pub const COLLECT_LIMIT: Duration = Duration::from_secs(5);
+/// How often a handler runs again after its transaction lost against another one: never, since what it does outside of its
+/// transaction would happen again.
+pub const TRANSACTION_RETRIES: u32 = 0;
 /// The largest request or response body that is held in memory: 1 MiB, far above the JSON that such operations exchange.
 pub const BODY_LIMIT: usize = 1024 * 1024;
 /// The most requests that wait for one key (see [`OnInFlight::Wait`](crate::OnInFlight::Wait)): an honest client has one or two retries in the air.

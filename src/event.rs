@@ -21,6 +21,7 @@ events! {
     warn claim_lost(claim: &Claim = tracing::field::debug(claim.key())) "the claim was taken over, the run goes on";
     warn renewal_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not renewed";
     warn settlement_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not settled";
+    info run_again(key: &RecordKey = tracing::field::debug(key), retry: u32 = retry) "the transaction lost against another one, the handler runs again";
     error outcome_pending(claim: &Claim = tracing::field::debug(claim.key())) "whether the transaction was committed is not known";
     info not_kept(key: &RecordKey = tracing::field::debug(key)) "the response is too large, too slow or a stream: it is not kept";
 }

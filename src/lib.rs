@@ -39,7 +39,7 @@
 //! - The README: what a client sees, what is guaranteed, how to choose store, scope, lease and retention, where the layer goes.
 //! - [`IdempotencyLayer`]: every setting, with its default in [`defaults`].
 //! - [`MemoryStore`] for tests and single processes; `sqlite::TransactionStore`, with `Tx` for the handler's own writes, and `sqlite::LeaseStore`.
-//! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved. [`RejectionKind`]: what the layer answers by itself.
+//! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
@@ -68,6 +68,8 @@ mod axum;
 mod body;
 mod codec;
 mod config;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod conflict;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
@@ -80,6 +82,7 @@ mod event;
 mod fingerprint;
 mod flow;
 mod future;
+mod jitter;
 mod key;
 mod key_by;
 mod layer;

@@ -7,6 +7,7 @@ mod limit;
 mod protect;
 mod renewal;
 mod reserve;
+mod retry;
 mod run;
 mod settle;
 mod store_call;
