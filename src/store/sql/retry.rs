@@ -3,10 +3,10 @@ use std::time::Duration;
 use sqlx::Error;
 use tokio::time::sleep;
 
-use crate::store::Nonce;
+use crate::jitter;
 
 /// Runs a statement (or a transaction) that may lose against another one, again if it did: the database has undone it, and the
-/// other is through by the time the pause is over. The last attempt's error is the caller's.
+/// other is through by the time the pause is over, which is random, or those who met would meet again. The last attempt's error is the caller's.
 pub(crate) async fn retry<T, F>(
     is_conflict: impl Fn(&Error) -> bool,
     attempt: impl Fn() -> F,
@@ -17,18 +17,14 @@ where
     let mut longest = FIRST_PAUSE;
     for _ in 1..ATTEMPTS {
         match attempt().await {
-            Err(error) if is_conflict(&error) => sleep(at_random_below(longest)).await,
+            Err(error) if is_conflict(&error) => {
+                sleep(jitter::within(Duration::ZERO..=longest)).await
+            }
             result => return result,
         }
         longest = (longest * 2).min(LONGEST_PAUSE);
     }
     attempt().await
-}
-
-/// Those who met once must not meet again.
-fn at_random_below(longest: Duration) -> Duration {
-    let [byte, ..] = *Nonce::random().as_bytes();
-    longest * u32::from(byte) / 256
 }
 
 /// About a second and a half in all, on average half of that.
