@@ -196,7 +196,7 @@ impl Settings {
 }
 
 /// Ten years: every backend can add it to its clock.
-const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

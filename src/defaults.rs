@@ -1,4 +1,4 @@
-//! Every default of the layer, each with its reason.
+//! Every default of the layer and of what comes with it, each with its reason.
 
 use std::time::Duration;
 
@@ -27,3 +27,8 @@ pub const WAITERS: usize = 1024;
 pub const SETTLEMENTS: usize = 1024;
 /// The most bytes of such responses.
 pub const SETTLEMENT_BYTES: usize = 64 * 1024 * 1024;
+/// How often a [`Purger`](crate::Purger) looks for expired records: seldom enough to cost nothing, often enough that there are
+/// never many.
+pub const PURGE_INTERVAL: Duration = Duration::from_secs(60);
+/// How many records a [`Purger`](crate::Purger) removes in one call: some milliseconds of work for a database.
+pub const PURGE_BATCH: u32 = 1_000;

@@ -40,6 +40,7 @@
 //! - [`IdempotencyLayer`]: every setting, with its default in [`defaults`].
 //! - [`MemoryStore`] for tests and single processes; `sqlite::TransactionStore`, with `Tx` for the handler's own writes, and `sqlite::LeaseStore`.
 //! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
+//! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
@@ -93,6 +94,7 @@ mod policy;
 #[cfg(feature = "postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 pub mod postgres;
+mod purger;
 mod record_key;
 mod rejection;
 mod saved;
@@ -131,6 +133,7 @@ pub use self::{
     key_by::KeyBy,
     layer::IdempotencyLayer,
     policy::{ResponsePolicy, Verdict},
+    purger::{Purger, PurgerHandle},
     record_key::RecordKey,
     rejection::{Rejection, RejectionKind},
     saved::SavedResponse,

@@ -2,7 +2,9 @@ use std::{env, fs, future::pending, sync::Arc, time::Duration};
 
 use sqlx::SqlitePool;
 use tokio::{net::TcpListener, signal, time};
-use tower_idempotency::{Drain, IdempotencyLayer, ScopeBy, sqlite::TransactionStore, store::Store};
+use tower_idempotency::{
+    Drain, IdempotencyLayer, Purger, ScopeBy, sqlite::TransactionStore, store::Store,
+};
 
 use crate::{
     BoxError, api,
@@ -15,14 +17,13 @@ use crate::{
 const CONNECTIONS: Duration = Duration::from_secs(5);
 const CHARGES: Duration = Duration::from_secs(30);
 
-const PURGE_EVERY: Duration = Duration::from_secs(600);
-
 /// Serves until SIGTERM or Ctrl-C, then lets what is running end.
 pub(crate) async fn serve() -> Result<(), BoxError> {
     let address = env::var("ADDR").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let pool = db::open(&database_url()?).await?;
     let store = store(&pool).await?;
-    let purging = tokio::spawn(purge(Arc::clone(&store)));
+    // Expired records count as absent anyway; this keeps the table small.
+    let purger = Purger::new(Arc::clone(&store)).spawn();
 
     let drain = Drain::new();
     let idempotency = IdempotencyLayer::new(store, ScopeBy::extension(|a: &Account| a.0.clone()))
@@ -45,7 +46,7 @@ pub(crate) async fn serve() -> Result<(), BoxError> {
         eprintln!("{left} charges did not end, they are rolled back");
         return Ok(());
     }
-    purging.abort();
+    purger.stop().await;
     pool.close().await;
     Ok(())
 }
@@ -66,17 +67,6 @@ async fn store(pool: &SqlitePool) -> Result<Arc<dyn Store>, BoxError> {
         None => Arc::new(store),
         Some(point) => Arc::new(Crashing::new(store, point)),
     })
-}
-
-/// Expired records count as absent anyway; this keeps the table small.
-async fn purge(store: Arc<dyn Store>) {
-    let mut every = time::interval(PURGE_EVERY);
-    loop {
-        every.tick().await;
-        if let Err(error) = store.purge_expired(1000).await {
-            eprintln!("expired keys were not purged: {error}");
-        }
-    }
 }
 
 async fn stop_signal_and(grace: Duration) {

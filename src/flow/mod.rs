@@ -20,4 +20,5 @@ pub use self::detached::DetachedRun;
 pub(crate) use self::{
     guard::{Guard, Shared},
     protect::protect,
+    unwind::{Panicked, catch},
 };

@@ -192,7 +192,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes at most `limit` expired records and tells how many (clauses 37, 38).
     ///
-    /// It only saves room: an expired record counts as absent anyway.
+    /// It only saves room: an expired record counts as absent anyway. A [`Purger`](crate::Purger) calls it at intervals.
     ///
     /// # Errors
     ///
