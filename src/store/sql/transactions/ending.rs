@@ -24,6 +24,7 @@ pub(super) enum Failure {
 
 /// Commits, together with the record.
 pub(super) async fn commit<D: TransactionDialect>(
+    dialect: &D,
     mut transaction: Guarded<D::Database>,
     claim: &Claim,
     response: &SavedResponse,
@@ -32,7 +33,7 @@ pub(super) async fn commit<D: TransactionDialect>(
     let Some(connection) = transaction.connection() else {
         return Err(Failure::Store(StoreErrorKind::RolledBack.into()));
     };
-    let committing = D::commit(connection, claim, response, retention);
+    let committing = dialect.commit(connection, claim, response, retention);
     match timeout(ANSWER_LIMIT, committing).await {
         Ok(Ok(())) => {
             transaction.pool();
@@ -49,6 +50,7 @@ pub(super) async fn commit<D: TransactionDialect>(
 
 /// Rolls everything back, and says so if that wasn't possible any more.
 pub(super) async fn roll_back<D: TransactionDialect>(
+    dialect: &D,
     mut transaction: Guarded<D::Database>,
     claim: &Claim,
     interrupted: bool,
@@ -57,7 +59,7 @@ pub(super) async fn roll_back<D: TransactionDialect>(
         return Ok(());
     };
     // "Released, but the effect happened" must not be: a handler may have committed, and failed after that.
-    match timeout(ANSWER_LIMIT, D::undo(connection, claim)).await {
+    match timeout(ANSWER_LIMIT, dialect.undo(connection, claim)).await {
         Ok(Ok(())) if !interrupted => {
             end(transaction).await;
             Ok(())
