@@ -14,17 +14,45 @@ pub(crate) async fn retry<T, F>(
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let mut longest = FIRST_PAUSE;
-    for _ in 1..ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
         match attempt().await {
             Err(error) if is_conflict(&error) => {
-                sleep(jitter::within(Duration::ZERO..=longest)).await
+                if !attempts.again().await {
+                    return Err(error);
+                }
             }
             result => return result,
         }
-        longest = (longest * 2).min(LONGEST_PAUSE);
     }
-    attempt().await
+}
+
+/// How often, and after which pauses.
+pub(crate) struct Attempts {
+    left: usize,
+    longest: Duration,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            left: ATTEMPTS,
+            longest: FIRST_PAUSE,
+        }
+    }
+}
+
+impl Attempts {
+    /// Pauses after an attempt that lost. False after the last one, at once.
+    pub(crate) async fn again(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            return false;
+        }
+        sleep(jitter::within(Duration::ZERO..=self.longest)).await;
+        self.longest = (self.longest * 2).min(LONGEST_PAUSE);
+        true
+    }
 }
 
 /// About a second and a half in all, on average half of that.
