@@ -29,13 +29,16 @@
 
 mod api;
 mod auth;
+mod charge;
 mod client;
 mod crash;
-mod db;
+mod databases;
 mod demo;
+mod ledger;
 mod order;
 mod problem;
 mod server;
+mod stop;
 
 use std::{error::Error, io, process, thread};
 
