@@ -45,6 +45,7 @@ async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<()
     let idempotency = IdempotencyLayer::new(store, ScopeBy::extension(|a: &Account| a.0.clone()))
         .require_key()
         .with_store_call_limit(PATIENCE)
+        .with_run_limit(run_limit()?)
         .with_drain(drain.clone());
     let app = api::router(pool.clone(), idempotency);
 
@@ -78,6 +79,15 @@ fn database_url() -> Result<String, BoxError> {
     }
     fs::create_dir_all("target")?;
     Ok("sqlite://target/payments.db".into())
+}
+
+/// How long a charge may run: as many seconds as `RUN_LIMIT` says, or a minute.
+fn run_limit() -> Result<Duration, BoxError> {
+    match env::var("RUN_LIMIT").map(|seconds| seconds.parse()) {
+        Err(_unset) => Ok(Duration::from_secs(60)),
+        Ok(Ok(seconds)) => Ok(Duration::from_secs(seconds)),
+        Ok(Err(error)) => Err(format!("RUN_LIMIT: expected seconds: {error}").into()),
+    }
 }
 
 /// Expired records count as absent anyway; this keeps the table small.

@@ -44,7 +44,9 @@ impl App {
     }
 
     /// `kill -9`, and waits until it is dead.
-    pub async fn kill(mut self) {
+    pub async fn kill(&mut self) {
+        let ended = self.process.try_wait().expect("its status");
+        assert_eq!(ended, None, "it had ended by itself");
         self.process.kill().await.expect("a dead process");
     }
 

@@ -97,7 +97,8 @@ impl Database {
             #[cfg(feature = "mysql")]
             Kind::MySql(url) => rows::<sqlx::MySql, _>(url, sql).await,
         };
-        usize::try_from(rows[0].0).expect("a count")
+        let (count,) = rows.into_iter().next().expect("a row");
+        usize::try_from(count).expect("a count")
     }
 }
 
