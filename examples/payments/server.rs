@@ -1,6 +1,6 @@
 use std::{env, fs, sync::Arc, time::Duration};
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time};
 use tower_idempotency::{Drain, IdempotencyLayer, Purger, ScopeBy, store::Store};
 
 use crate::{
@@ -25,6 +25,7 @@ pub(crate) async fn serve() -> Result<(), BoxError> {
         Some("postgres") => serve_from(databases::postgres(&url).await?).await,
         #[cfg(feature = "mysql")]
         Some("mysql") => serve_from(databases::mysql(&url).await?).await,
+        #[cfg(not(all(feature = "postgres", feature = "mysql")))]
         Some(feature @ ("postgres" | "mysql")) => Err(format!(
             "DATABASE_URL: for this one run with `--features axum,sqlite,{feature}`"
         )
