@@ -24,7 +24,9 @@ const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 umask 077
 directory=$(mktemp -d "$PLACE/$NAME.XXXXXX" || mktemp -d "/tmp/$NAME.XXXXXX") || exit
-cd "$directory" || exit
+cd "$directory" && mkdir tmp || exit
+# A MariaDB that starts removes what others have in theirs.
+export TMPDIR="$directory/tmp"
 echo "$directory"
 pid=
 while read -r order PORT; do
