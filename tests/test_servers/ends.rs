@@ -36,13 +36,14 @@ fn servers_end_with_the_process_that_exits_without_dropping_them() {
 
 #[test]
 fn a_url_of_the_environment_is_used_instead() {
-    for variable in [POSTGRES, MYSQL] {
-        let url = "kind://somewhere:1/a?b=c";
-        let mut process = other_process("tells_its_urls", &[(variable, url)]);
-        let told = words(&mut process);
-        assert!(told.contains(&format!("{variable} {url}")), "{told:?}");
-        process.wait().expect("its end");
-    }
+    let urls = [POSTGRES, MYSQL].map(|variable| (variable, "kind://somewhere:1/a?b=c"));
+    let mut process = other_process("tells_its_urls", &urls);
+    let told = words(&mut process);
+    assert_eq!(
+        told,
+        urls.map(|(variable, url)| format!("{variable} {url}"))
+    );
+    process.wait().expect("its end");
 }
 
 fn assert_ends_with(end: impl Fn(&mut Child)) {
