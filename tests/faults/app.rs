@@ -18,7 +18,12 @@ use super::{
 use crate::{
     network::{end, until},
     servers::Proxy,
-    support::{Answer, Body, Runs, handler::Gate, handler::response, post, send},
+    support::{
+        Answer, Body, Runs,
+        faulty::FaultyStore,
+        handler::{Gate, response},
+        post, send,
+    },
 };
 
 /// Far longer than a call takes, and short enough to wait for it.
@@ -36,7 +41,8 @@ pub struct App {
     pub pool: Pool,
     pub runs: Runs,
     pub drain: Drain,
-    pub kind: StoreKind,
+    /// Around the store, to see its calls: nothing fails here.
+    pub store: FaultyStore,
     service: BoxCloneSyncService<Request<Body>, Response<ResponseBody<Body>>, Infallible>,
 }
 
@@ -84,8 +90,8 @@ impl App {
             .connect_lazy(proxy.url())
             .expect("a URL");
         let (runs, drain) = (Runs::default(), Drain::new());
-        let store = World::store(kind, pool.clone());
-        let layer = IdempotencyLayer::new(store, ScopeBy::single_tenant())
+        let store = FaultyStore::new(World::store(kind, pool.clone()));
+        let layer = IdempotencyLayer::new(store.clone(), ScopeBy::single_tenant())
             .with_drain(drain.clone())
             .with_lease(LEASE)
             .with_store_call_limit(CALL_LIMIT)
@@ -98,7 +104,10 @@ impl App {
             .with_collect_limit(Duration::from_secs(60));
         let money = match kind {
             StoreKind::Transaction => Money::InTransaction,
-            _ => Money::Elsewhere(world.direct.clone(), pool.clone()),
+            _ => Money::Elsewhere {
+                direct: world.direct.clone(),
+                own: pool.clone(),
+            },
         };
         let counted = runs.clone();
         let service = service_fn(move |request: Request<RequestBody<Body>>| {
@@ -112,7 +121,7 @@ impl App {
             pool,
             runs,
             drain,
-            kind,
+            store,
             service: BoxCloneSyncService::new(settings(layer).layer(service)),
         }
     }
@@ -136,12 +145,14 @@ impl App {
         .await
     }
 
-    /// Another request is served; all connections of the pool come back, and none is in a transaction.
+    /// Another request is served, and no call of the store hangs; all connections of the pool come back, and none is in a
+    /// transaction.
     pub async fn assert_healthy(&self) {
         let (other, probe) = (new_account(), new_account());
         let answer = self.charge(&other).await;
         assert_eq!(answer.status(), StatusCode::CREATED, "{answer:?}");
         assert_eq!(self.world.charges(&other).await, 1);
+        end(self.store.all_calls_ended()).await;
         let size = self.pool.options().get_max_connections();
         let mut all = until(|| async {
             let mut all = Vec::new();
@@ -163,8 +174,11 @@ impl App {
 #[derive(Clone)]
 enum Money {
     InTransaction,
-    /// Past the proxy. The store's own pool is for waiting until its connection is back: so there is only one.
-    Elsewhere(Pool, Pool),
+    Elsewhere {
+        direct: Pool,
+        /// The store's pool. Its connection is to be back, so that no second one is opened.
+        own: Pool,
+    },
 }
 
 impl Handler {
@@ -177,13 +191,13 @@ impl Handler {
         let extensions = request.extensions();
         let mut tx = match money {
             Money::InTransaction => Some(Tx::<Backend>::take(extensions).expect("a transaction")),
-            Money::Elsewhere(..) => None,
+            Money::Elsewhere { .. } => None,
         };
         let account = request.headers()["idempotency-key"].to_str();
         let charge = charge_of(account.expect("an account"));
         let is_first = run == 1;
-        if let Money::Elsewhere(_, pool) = &money {
-            all_idle(pool).await;
+        if let Money::Elsewhere { own, .. } = &money {
+            all_idle(own).await;
         }
         if let Some(gate) = self.before.filter(|_| is_first) {
             gate.pass().await;
@@ -191,7 +205,9 @@ impl Handler {
         if !is_first || self.charges {
             let charged = match (&mut tx, &money) {
                 (Some(tx), _) => tx.execute(AssertSqlSafe(charge)).await,
-                (None, Money::Elsewhere(direct, _)) => direct.execute(AssertSqlSafe(charge)).await,
+                (None, Money::Elsewhere { direct, .. }) => {
+                    direct.execute(AssertSqlSafe(charge)).await
+                }
                 (None, Money::InTransaction) => unreachable!("taken above"),
             };
             if charged.is_err() {

@@ -70,6 +70,10 @@ struct Point {
     status: u16,
     /// Whether it charges.
     charges: bool,
+    /// Whether it runs for as long as it takes to renew its lease.
+    is_long: bool,
+    /// Whether the same request was answered before.
+    is_replay: bool,
 }
 
 const fn point(name: &'static str, statement: &'static str) -> Point {
@@ -78,12 +82,17 @@ const fn point(name: &'static str, statement: &'static str) -> Point {
         statement,
         status: 201,
         charges: true,
+        is_long: false,
+        is_replay: false,
     }
 }
 
 const POINTS: [Point; 6] = [
     point("reserve", RESERVE),
-    point("renew", RENEW),
+    Point {
+        is_long: true,
+        ..point("renew", RENEW)
+    },
     point("complete", SETTLE),
     Point {
         status: 404,
@@ -94,19 +103,22 @@ const POINTS: [Point; 6] = [
         status: 502,
         ..point("abandon", SETTLE)
     },
-    point("replay", RESERVE),
+    Point {
+        is_replay: true,
+        ..point("replay", RESERVE)
+    },
 ];
 
 async fn line(world: World, point: &Point, outage: Outage) -> String {
     let gate = Gate::closed();
     let handler = Handler {
         charges: point.charges,
-        before: (point.name == "renew").then(|| gate.clone()),
+        before: point.is_long.then(|| gate.clone()),
         ..Handler::answering(point.status)
     };
     let app = App::new(&world, Lease, 2, handler);
     let account = new_account();
-    if point.name == "replay" {
+    if point.is_replay {
         drop(app.charge(&account).await);
         all_idle(&app.pool).await;
     }
@@ -114,7 +126,7 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
     let asked = app.spawn_charge(&account);
     strikes.struck(1).await;
     outage.struck(&app.proxy);
-    if point.name == "renew" {
+    if point.is_long {
         if outage != Outage::Refused {
             let renewed_again = || async { (app.proxy.count(RENEW) == 2).then_some(()) };
             until(renewed_again).await;
@@ -126,6 +138,7 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
     let (runs, charges) = (app.runs.count(), world.charges(&account).await);
     outage.end(&app.proxy);
     assert_eq!(app.drain.wait(LIMIT).await, 0);
+    end(app.store.all_calls_ended()).await;
     let record = recorded(world.record(Lease, &account).await);
     let retry = seen(&app.retry(&account).await);
     let (all_runs, all_charges) = (app.runs.count(), world.charges(&account).await);

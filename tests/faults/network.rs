@@ -1,7 +1,8 @@
 //! What a network does to a statement, and until when.
 
-use std::time::Duration;
+use std::{panic::resume_unwind, time::Duration};
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::servers::{Fault, Proxy, Rule};
@@ -95,4 +96,22 @@ pub async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F)
         assert!(start.elapsed() < LIMIT, "it never came about");
         pause.tick().await;
     }
+}
+
+/// Runs these together, since most of the time they wait for time limits, and gives their results in order.
+pub async fn side_by_side<T, F>(futures: impl IntoIterator<Item = F>) -> Vec<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for (number, future) in futures.into_iter().enumerate() {
+        tasks.spawn(async move { (number, future.await) });
+    }
+    let mut results = Vec::new();
+    while let Some(ended) = tasks.join_next().await {
+        results.push(ended.unwrap_or_else(|failed| resume_unwind(failed.into_panic())));
+    }
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
 }

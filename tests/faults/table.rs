@@ -1,11 +1,8 @@
 //! Tables of promises: what is expected is a text, and so is what came about.
 
-use std::{panic::resume_unwind, sync::Arc};
-
-use tokio::{sync::Semaphore, task::JoinSet};
 use tower_idempotency::store::{Record, RecordState};
 
-use crate::support::Answer;
+use crate::{network::side_by_side, support::Answer};
 
 /// What a client sees of an answer: `201 run 1`, `201 run 1, replayed`, `503 not_committed`.
 pub fn seen(answer: &Answer) -> String {
@@ -49,23 +46,8 @@ pub async fn assert_kept<F>(
 ) where
     F: Future<Output = String> + Send + 'static,
 {
-    let turns = Arc::new(Semaphore::new(SIDE_BY_SIDE));
-    let mut tasks = JoinSet::new();
-    for (number, line) in lines.into_iter().enumerate() {
-        let turns = Arc::clone(&turns);
-        tasks.spawn(async move {
-            let turn = turns.acquire().await.expect("open");
-            let line = line.await;
-            drop(turn);
-            (number, line)
-        });
-    }
-    let mut kept = Vec::new();
-    while let Some(line) = tasks.join_next().await {
-        kept.push(line.unwrap_or_else(|failed| resume_unwind(failed.into_panic())));
-    }
-    kept.sort();
-    let kept: Vec<_> = kept.iter().map(|(_, line)| line.trim_end()).collect();
+    let kept = side_by_side(lines).await;
+    let kept: Vec<_> = kept.iter().map(|line| line.trim_end()).collect();
     let promised = promises.trim().lines().skip(1).map(str::trim_end);
     let promised: Vec<_> = promised.filter(|line| applies(line)).collect();
     let broken = kept.iter().filter(|line| !promised.contains(line));
@@ -77,6 +59,3 @@ pub async fn assert_kept<F>(
         kept.join("\n")
     );
 }
-
-/// Most of the time they wait for time limits.
-const SIDE_BY_SIDE: usize = 24;
