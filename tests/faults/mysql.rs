@@ -11,6 +11,10 @@ mod app;
 mod commit;
 #[path = "lease.rs"]
 mod lease;
+#[path = "outages.rs"]
+mod outages;
+#[path = "silence.rs"]
+mod silence;
 #[path = "transaction.rs"]
 mod transaction;
 #[path = "world.rs"]

@@ -11,6 +11,12 @@ mod app;
 mod commit;
 #[path = "lease.rs"]
 mod lease;
+#[path = "outages.rs"]
+mod outages;
+#[path = "pgbouncer.rs"]
+mod pgbouncer;
+#[path = "silence.rs"]
+mod silence;
 #[path = "transaction.rs"]
 mod transaction;
 #[path = "world.rs"]
