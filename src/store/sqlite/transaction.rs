@@ -245,6 +245,7 @@ impl TransactionDialect for Dialect {
     }
 
     async fn commit(
+        &self,
         connection: &mut SqliteConnection,
         claim: &Claim,
         response: &SavedResponse,
@@ -267,7 +268,11 @@ impl TransactionDialect for Dialect {
         commit_patiently(connection).await
     }
 
-    async fn undo(connection: &mut SqliteConnection, _claim: &Claim) -> Result<(), NotCommitted> {
+    async fn undo(
+        &self,
+        connection: &mut SqliteConnection,
+        _claim: &Claim,
+    ) -> Result<(), NotCommitted> {
         sqlx::query(ROLLBACK_TO_SAVEPOINT)
             .execute(connection)
             .await

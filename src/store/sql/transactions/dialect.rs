@@ -33,6 +33,7 @@ pub(crate) trait TransactionDialect: Clone + fmt::Debug + Send + Sync + 'static 
 
     /// Writes the record as the last statement of the transaction, and commits.
     fn commit(
+        &self,
         connection: &mut <Self::Database as Database>::Connection,
         claim: &Claim,
         response: &SavedResponse,
@@ -41,6 +42,7 @@ pub(crate) trait TransactionDialect: Clone + fmt::Debug + Send + Sync + 'static 
 
     /// Undoes all that the handler wrote, by way of the savepoint: a transaction that has ended doesn't have it any more.
     fn undo(
+        &self,
         connection: &mut <Self::Database as Database>::Connection,
         claim: &Claim,
     ) -> impl Future<Output = Result<(), NotCommitted>> + Send;

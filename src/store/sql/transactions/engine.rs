@@ -116,7 +116,8 @@ impl<D: TransactionDialect> Transactions<D> {
                 transaction,
                 unused,
             } => {
-                let committed = commit::<D>(transaction, claim, response, retention).await;
+                let committed =
+                    commit(&self.dialect, transaction, claim, response, retention).await;
                 if unused && committed.is_ok() {
                     report_unused(claim);
                 }
@@ -148,7 +149,8 @@ impl<D: TransactionDialect> Transactions<D> {
         }
         let result = match slot.take_back() {
             Returned::Transaction { transaction, .. } => {
-                let rolled_back = roll_back::<D>(transaction, claim, claim.interrupted()).await;
+                let rolled_back =
+                    roll_back(&self.dialect, transaction, claim, claim.interrupted()).await;
                 self.settled(claim, slot.retention(), rolled_back).await
             }
             Returned::Out => Err(self.undo_when_back(claim, slot)),
@@ -186,7 +188,7 @@ impl<D: TransactionDialect> Transactions<D> {
     fn undo_when_back(&self, claim: &Claim, slot: &Slot<D::Database>) -> StoreError {
         let (store, claim, retention) = (self.clone(), claim.clone(), slot.retention());
         slot.when_back(move |late| async move {
-            let rolled_back = roll_back::<D>(late, &claim, true).await;
+            let rolled_back = roll_back(&store.dialect, late, &claim, true).await;
             drop(store.settled(&claim, retention, rolled_back).await);
         });
         StoreErrorKind::Misused.into()
