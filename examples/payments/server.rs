@@ -1,7 +1,7 @@
 use std::{env, fs, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, time};
-use tower_idempotency::{Drain, IdempotencyLayer, ScopeBy, store::Store};
+use tower_idempotency::{Drain, IdempotencyLayer, Purger, ScopeBy, store::Store};
 
 use crate::{
     BoxError, api,
@@ -16,8 +16,6 @@ use crate::{
 const CONNECTIONS: Duration = Duration::from_secs(5);
 const CHARGES: Duration = Duration::from_secs(30);
 
-const PURGE_EVERY: Duration = Duration::from_secs(600);
-
 /// Serves until SIGTERM or Ctrl-C, then lets what is running end.
 pub(crate) async fn serve() -> Result<(), BoxError> {
     let url = database_url()?;
@@ -27,6 +25,7 @@ pub(crate) async fn serve() -> Result<(), BoxError> {
         Some("postgres") => serve_from(databases::postgres(&url).await?).await,
         #[cfg(feature = "mysql")]
         Some("mysql") => serve_from(databases::mysql(&url).await?).await,
+        #[cfg(not(all(feature = "postgres", feature = "mysql")))]
         Some(feature @ ("postgres" | "mysql")) => Err(format!(
             "DATABASE_URL: for this one run with `--features axum,sqlite,{feature}`"
         )
@@ -40,7 +39,8 @@ async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<()
         None => store,
         Some(point) => Arc::new(Crashing::new(store, point)),
     };
-    let purging = tokio::spawn(purge(Arc::clone(&store)));
+    // Expired records count as absent anyway; this keeps the table small.
+    let purger = Purger::new(Arc::clone(&store)).spawn();
     let drain = Drain::new();
     let idempotency = IdempotencyLayer::new(store, ScopeBy::extension(|a: &Account| a.0.clone()))
         .require_key()
@@ -67,7 +67,7 @@ async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<()
         eprintln!("{left} charges did not end, they are rolled back");
         return Ok(());
     }
-    purging.abort();
+    purger.stop().await;
     pool.close().await;
     Ok(())
 }
@@ -87,16 +87,5 @@ fn run_limit() -> Result<Duration, BoxError> {
         Err(_unset) => Ok(Duration::from_secs(60)),
         Ok(Ok(seconds)) => Ok(Duration::from_secs(seconds)),
         Ok(Err(error)) => Err(format!("RUN_LIMIT: expected seconds: {error}").into()),
-    }
-}
-
-/// Expired records count as absent anyway; this keeps the table small.
-async fn purge(store: Arc<dyn Store>) {
-    let mut every = time::interval(PURGE_EVERY);
-    loop {
-        every.tick().await;
-        if let Err(error) = store.purge_expired(1000).await {
-            eprintln!("expired keys were not purged: {error}");
-        }
     }
 }

@@ -92,7 +92,11 @@ async fn not_committed<DB: Database>(transaction: Guarded<DB>, reason: NotCommit
             end(transaction).await;
             StoreErrorKind::LostClaim.into()
         }
-        NotCommitted::Conflict(error) | NotCommitted::Failed(error) => {
+        NotCommitted::Conflict(error) => {
+            end(transaction).await;
+            StoreError::new(StoreErrorKind::Conflict, error)
+        }
+        NotCommitted::Failed(error) => {
             end(transaction).await;
             StoreError::new(StoreErrorKind::RolledBack, error)
         }
