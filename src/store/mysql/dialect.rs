@@ -99,6 +99,12 @@ impl Dialect {
 impl TransactionDialect for Dialect {
     type Database = MySql;
 
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let read = || self.sql.read.query().bind(&key.as_bytes()[..]);
+        let rows = self.database.fetch(read).await?;
+        found(rows.first())
+    }
+
     async fn open(
         &self,
         kept: Kept,

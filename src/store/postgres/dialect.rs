@@ -106,6 +106,10 @@ impl Dialect {
 impl TransactionDialect for Dialect {
     type Database = Postgres;
 
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        self.database.read(&self.sql.read, key).await
+    }
+
     async fn open(
         &self,
         kept: Kept,
