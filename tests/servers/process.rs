@@ -30,7 +30,7 @@ pid=
 while read -r order PORT; do
     case $order in
     install) eval "$INSTALL" >>log 2>&1 </dev/null; echo $? ;;
-    run) export PORT; eval "exec $RUN" >>log 2>&1 </dev/null & pid=$!; echo $pid ;;
+    run) export PORT; eval "$RUN" >>log 2>&1 </dev/null & pid=$!; echo $pid ;;
     wait) wait $pid; echo $?; pid= ;;
     esac
 done
