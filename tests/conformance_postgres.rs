@@ -17,7 +17,7 @@ use sqlx::{
     AssertSqlSafe, Executor, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{sync::OnceCell, task::JoinSet, time::Instant};
 use tower_idempotency::{
     conformance::Harness,
     postgres::{LeaseStore, TransactionStore},
@@ -69,21 +69,21 @@ async fn options() -> Option<PgConnectOptions> {
     Some(database().await?.parse().expect("a URL"))
 }
 
-/// The same database through a transaction pooler with a few connections.
-async fn pooled() -> Option<PgPool> {
+/// The same database through a transaction pooler.
+async fn pooled(size: u32) -> Option<PgPool> {
     static BOUNCER: OnceLock<Option<PgBouncer>> = OnceLock::new();
     let (server, database) = (postgres()?, database().await?);
-    let bouncer = BOUNCER.get_or_init(|| PgBouncer::start(server, 8));
+    let bouncer = BOUNCER.get_or_init(|| PgBouncer::start(server, 30));
     let url = bouncer.as_ref()?.url(database);
     let options: PgConnectOptions = url.parse().expect("a URL");
-    let pool = PgPoolOptions::new().max_connections(4);
+    let pool = PgPoolOptions::new().max_connections(size);
     let pool = pool.connect_with(options.statement_cache_capacity(0));
     Some(pool.await.expect("a pool"))
 }
 
 /// Without the statement cache, and nothing in between.
-async fn uncached() -> Option<PgPool> {
-    Some(pool(options().await?.statement_cache_capacity(0), 4).await)
+async fn uncached(size: u32) -> Option<PgPool> {
+    Some(pool(options().await?.statement_cache_capacity(0), size).await)
 }
 
 /// A pool whose sessions are of two time zones, one after the other.
@@ -141,30 +141,6 @@ mod lease_store {
     tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(ReadCommitted, 4)));
 }
 
-mod lease_store_under_repeatable_read {
-    use super::{Isolation::RepeatableRead, isolated, lease};
-
-    tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(RepeatableRead, 4)));
-}
-
-mod lease_store_under_serializable {
-    use super::{Isolation::Serializable, isolated, lease};
-
-    tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(Serializable, 4)));
-}
-
-mod lease_store_without_statement_cache {
-    use super::{lease, uncached};
-
-    tower_idempotency::__conformance_clauses!(lease, [test] lease(uncached()));
-}
-
-mod lease_store_through_a_transaction_pooler {
-    use super::{lease, pooled};
-
-    tower_idempotency::__conformance_clauses!(lease, [test] lease(pooled()));
-}
-
 mod transaction_store {
     use super::{Isolation::ReadCommitted, isolated, transaction};
 
@@ -177,26 +153,64 @@ mod transaction_store_on_one_connection {
     tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(ReadCommitted, 1)));
 }
 
-mod transaction_store_under_repeatable_read {
-    use super::{Isolation::RepeatableRead, isolated, transaction};
-
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(RepeatableRead, 4)));
+/// All clauses of this kind at once, on one store.
+macro_rules! test_all {
+    ($kind:ident, $harness:expr) => {
+        if let Some(OnServer(store)) = $harness.await {
+            let mut checks = JoinSet::new();
+            tower_idempotency::__conformance_clauses!($kind, [spawn](checks, store));
+            checks.join_all().await;
+        }
+    };
 }
 
-mod transaction_store_under_serializable {
-    use super::{Isolation::Serializable, isolated, transaction};
-
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(Serializable, 4)));
+macro_rules! spawn {
+    ($group:ident::$clause:ident, ($checks:ident, $store:ident)) => {
+        let harness = OnServer(Arc::clone(&$store));
+        $checks
+            .spawn(async move { tower_idempotency::conformance::$group::$clause(&harness).await });
+    };
 }
 
-mod transaction_store_without_statement_cache {
-    use super::{transaction, uncached};
-
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(uncached()));
+#[tokio::test]
+async fn the_lease_store_keeps_the_contract_under_repeatable_read() {
+    test_all!(lease, lease(isolated(Isolation::RepeatableRead, 4)));
 }
 
-mod transaction_store_through_a_transaction_pooler {
-    use super::{pooled, transaction};
+#[tokio::test]
+async fn the_lease_store_keeps_the_contract_under_serializable() {
+    test_all!(lease, lease(isolated(Isolation::Serializable, 4)));
+}
 
-    tower_idempotency::__conformance_clauses!(transaction, [test] transaction(pooled()));
+#[tokio::test]
+async fn the_lease_store_keeps_the_contract_without_a_statement_cache() {
+    test_all!(lease, lease(uncached(4)));
+}
+
+#[tokio::test]
+async fn the_lease_store_keeps_the_contract_through_a_transaction_pooler() {
+    test_all!(lease, lease(pooled(4)));
+}
+
+/// More connections here: some clauses hold several transactions, and all of them run at once.
+#[tokio::test]
+async fn the_transaction_store_keeps_the_contract_under_repeatable_read() {
+    let pool = isolated(Isolation::RepeatableRead, 30);
+    test_all!(transaction, transaction(pool));
+}
+
+#[tokio::test]
+async fn the_transaction_store_keeps_the_contract_under_serializable() {
+    let pool = isolated(Isolation::Serializable, 30);
+    test_all!(transaction, transaction(pool));
+}
+
+#[tokio::test]
+async fn the_transaction_store_keeps_the_contract_without_a_statement_cache() {
+    test_all!(transaction, transaction(uncached(30)));
+}
+
+#[tokio::test]
+async fn the_transaction_store_keeps_the_contract_through_a_transaction_pooler() {
+    test_all!(transaction, transaction(pooled(30)));
 }
