@@ -1,4 +1,4 @@
-use std::{io, time::Duration};
+use std::io;
 
 use sqlx::{
     AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr,
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::error::{failed, is_answer, lost_to_another};
 use crate::{
     StoreError,
-    store::sql::{Guarded, Kept, retry},
+    store::sql::{ANSWER_LIMIT, Guarded, Kept, retry},
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -122,5 +122,3 @@ async fn bounded<T>(
         Err(elapsed) => Err(io::Error::new(io::ErrorKind::TimedOut, elapsed).into()),
     }
 }
-
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);

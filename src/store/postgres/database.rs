@@ -12,9 +12,7 @@ use super::{
 };
 use crate::{
     RecordKey, StoreError,
-    store::sql::{
-        Found, Guarded, Kept, begin, commit, retry, rollback, transactions::ANSWER_LIMIT,
-    },
+    store::sql::{ANSWER_LIMIT, Found, Guarded, Kept, begin, commit, retry, rollback},
 };
 
 /// The application's pool, and how statements are sent through it.

@@ -17,6 +17,8 @@ mod table_name;
 pub(crate) mod transactions;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::guarded::ANSWER_LIMIT;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use self::retry::{Attempts, retry};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};

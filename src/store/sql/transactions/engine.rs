@@ -92,7 +92,7 @@ impl<D: TransactionDialect> Transactions<D> {
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Reservation, StoreError> {
-        let kept = Kept::of(entry);
+        let kept = Kept::of(entry, terms.run_limit());
         match self.dialect.open(kept, key, fingerprint, terms).await? {
             Opened::Free(transaction, found) => {
                 transaction.set_running(*fingerprint);
