@@ -46,6 +46,8 @@ async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<()
         .require_key()
         .with_store_call_limit(PATIENCE)
         .with_run_limit(run_limit()?)
+        // A charge does nothing outside of its transaction, so it may run again when that loses against another one.
+        .with_transaction_retries(3)
         .with_drain(drain.clone());
     let app = api::router(pool.clone(), idempotency);
 

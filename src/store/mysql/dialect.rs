@@ -6,7 +6,7 @@ use super::{
     database::{Database, script},
     error::{failed, is_answer, is_conflict, is_duplicate, is_no_savepoint},
     statement::found,
-    transaction_sql::{TransactionSql, commit, roll_back, undo},
+    transaction_sql::TransactionSql,
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
@@ -126,7 +126,7 @@ impl TransactionDialect for Dialect {
             Err(error) => {
                 // What has begun is given up, and the session as it was.
                 if is_answer(&error)
-                    && script(connection, AssertSqlSafe(roll_back())).await.is_ok()
+                    && script(connection, self.sql.roll_back.text()).await.is_ok()
                     && depth::<MySql>(connection) == 0
                 {
                     transaction.pool();
@@ -172,7 +172,7 @@ impl TransactionDialect for Dialect {
             }
             Err(error) => return Err(self.not_saved(connection, claim, error).await),
         }
-        match script(connection, AssertSqlSafe(commit())).await {
+        match script(connection, self.sql.commit.text()).await {
             Ok(_) => {
                 set_ended::<MySql>(connection);
                 Ok(())
@@ -189,7 +189,7 @@ impl TransactionDialect for Dialect {
         connection: &mut MySqlConnection,
         claim: &Claim,
     ) -> Result<(), NotCommitted> {
-        match script(connection, AssertSqlSafe(undo())).await {
+        match script(connection, self.sql.undo.text()).await {
             Ok(_) => {
                 set_ended::<MySql>(connection);
                 Ok(())
@@ -198,7 +198,11 @@ impl TransactionDialect for Dialect {
                 match self.why_ended(connection, claim, error).await {
                     // It ended, and nobody knows how.
                     NotCommitted::Unsure(_) => Err(NotCommitted::Ended),
-                    reason => Err(reason),
+                    reason @ (NotCommitted::Ended
+                    | NotCommitted::Misused(_)
+                    | NotCommitted::Lost
+                    | NotCommitted::Conflict(_)
+                    | NotCommitted::Failed(_)) => Err(reason),
                 }
             }
             Err(error) => Err(NotCommitted::Failed(error)),
@@ -277,7 +281,7 @@ impl Dialect {
         if is_conflict(&error) {
             return self.why_ended(connection, claim, error).await;
         }
-        match script(connection, AssertSqlSafe(roll_back())).await {
+        match script(connection, self.sql.roll_back.text()).await {
             Ok(_) => {
                 set_ended::<MySql>(connection);
                 NotCommitted::Failed(error)

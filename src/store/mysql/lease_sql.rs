@@ -3,7 +3,7 @@
 //! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`. An assignment of
 //! an UPDATE sees what those to its left have written, unless a sql_mode of MariaDB says otherwise: none here depends on it.
 
-use super::statement::Statement;
+use super::statement::{Statement, filled};
 use crate::store::TableName;
 
 /// A new row, or the one that is there, which isn't written. MySQL has no RETURNING, and gives no row.
@@ -65,7 +65,12 @@ pub(super) struct LeaseSql {
 
 impl LeaseSql {
     pub(super) fn new(table: &TableName) -> Self {
-        let statement = |template| Statement::new(template, table);
+        Self::built(|template| filled(template, table))
+    }
+
+    /// Of texts that are made of templates like this.
+    pub(super) fn built(fill: impl Fn(&str) -> String) -> Self {
+        let statement = |template| Statement::new(fill(template));
         Self {
             claim: statement(CLAIM),
             read: statement(READ),

@@ -1,5 +1,7 @@
 //! MySQL and MariaDB through sqlx and the user's own pool.
 
+#[cfg(all(test, unix, feature = "conformance"))]
+mod as_mysql;
 mod database;
 mod dialect;
 mod error;

@@ -66,6 +66,11 @@ impl TransactionStore {
             .await
     }
 
+    #[cfg(test)]
+    pub(super) fn set_sql(&mut self, sql: super::transaction_sql::TransactionSql) {
+        self.transactions.dialect_mut().sql = Arc::new(sql);
+    }
+
     fn dialect(&self) -> &Dialect {
         self.transactions.dialect()
     }

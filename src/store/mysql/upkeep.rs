@@ -19,6 +19,8 @@ const EXPIRED: &str =
 /// that is locked. The hint is for a table so small that the server would rather read, and lock, all of it.
 const DELETE: &str = "DELETE record FROM {table} AS record FORCE INDEX (PRIMARY) WHERE expires < {now} AND record_key IN (";
 
+const PING: &str = "SELECT EXISTS (SELECT 1 FROM {table})";
+
 /// What a purge and a health check send.
 #[derive(Debug)]
 pub(super) struct UpkeepSql {
@@ -30,9 +32,9 @@ pub(super) struct UpkeepSql {
 impl UpkeepSql {
     pub(super) fn new(table: &TableName) -> Self {
         Self {
-            expired: Statement::new(EXPIRED, table),
+            expired: Statement::new(filled(EXPIRED, table)),
             delete: filled(DELETE, table),
-            ping: Statement::new("SELECT EXISTS (SELECT 1 FROM {table})", table),
+            ping: Statement::new(filled(PING, table)),
         }
     }
 

@@ -62,15 +62,23 @@ impl Dialect {
     ) -> Result<Looked, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
             let rows = script(connection, self.sql.open(key, terms)).await?;
-            let looked = Looked::read(rows.first(), rows.get(1), rows.first())?;
+            let (lock, record) = (rows.first(), rows.get(1));
+            let looked = Looked::read(lock, record, lock)?;
             if looked.is_read_committed {
                 return Ok(looked);
             }
             self.is_isolated.store(true, Ordering::Relaxed);
             script(connection, ROLLBACK.to_owned()).await?;
         }
-        let rows = script(connection, self.sql.open_isolated(key, terms)).await?;
-        Looked::read(rows.first(), rows.get(1), rows.get(2))
+        loop {
+            let rows = script(connection, self.sql.open_isolated(key, terms)).await?;
+            let looked = Looked::read(rows.first(), rows.get(1), rows.get(2))?;
+            if looked.lock != Lock::TooLate || looked.found.live().is_some() {
+                return Ok(looked);
+            }
+            // The other one may have found it taken by this, and given up: then nobody would get the key.
+            script(connection, ROLLBACK.to_owned()).await?;
+        }
     }
 
     async fn start(
@@ -85,7 +93,7 @@ impl Dialect {
         if let Some(answer) = looked.found.answer(fingerprint)? {
             return Ok(Started::Answered(answer));
         }
-        if !looked.has_lock {
+        if looked.lock != Lock::Held {
             return Ok(Started::Answered(Reservation::InFlight {
                 retry_after: ASK_AGAIN,
             }));
@@ -209,9 +217,18 @@ enum Started {
 /// What the first round trip told.
 struct Looked {
     found: Found,
-    has_lock: bool,
+    lock: Lock,
     is_read_committed: bool,
     is_read_only: bool,
+}
+
+/// The key's lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lock {
+    Held,
+    Busy,
+    /// Another had it when the record was read, and has it no more.
+    TooLate,
 }
 
 impl Looked {
@@ -227,7 +244,11 @@ impl Looked {
         };
         Ok(Self {
             found: found(record)?,
-            has_lock: is(lock, 0)? && is(entered, 0)?,
+            lock: match (is(lock, 0)?, is(entered, 0)?) {
+                (true, true) => Lock::Held,
+                (_, false) => Lock::Busy,
+                (false, true) => Lock::TooLate,
+            },
             is_read_committed: is(entered, 1)?,
             is_read_only: is(entered, 2)?,
         })
