@@ -26,8 +26,8 @@ impl Database {
         Some(Self(url.parse().expect("a URL")))
     }
 
-    async fn store(&self) -> TransactionStore {
-        let connections = Connections::new(self.0.clone(), 4);
+    async fn store(&self, connections: usize) -> TransactionStore {
+        let connections = Connections::new(self.0.clone(), connections);
         TransactionStore::new(connections).await.expect("a table")
     }
 

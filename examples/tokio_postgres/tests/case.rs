@@ -22,7 +22,7 @@ impl Case {
         let table = "CREATE TABLE effects (id int8 PRIMARY KEY DEFERRABLE)";
         let made = database.connect().await.batch_execute(table).await;
         made.expect("a table");
-        let layer = IdempotencyLayer::new(database.store().await, ScopeBy::single_tenant());
+        let layer = IdempotencyLayer::new(database.store(4).await, ScopeBy::single_tenant());
         let routes = Router::new().route("/charges", post(handler));
         let app = routes.route_layer(layer.require_key());
         Some(Self { app, database })

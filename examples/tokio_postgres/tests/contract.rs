@@ -8,7 +8,7 @@ use tower_idempotency::{
 };
 
 use super::{Database, until};
-use crate::store::TransactionStore;
+use crate::{connections::Connections, store::TransactionStore};
 
 #[async_trait::async_trait]
 impl Harness for TransactionStore {
@@ -25,7 +25,7 @@ impl Harness for TransactionStore {
 async fn shared() -> TransactionStore {
     static SHARED: OnceCell<Option<Database>> = OnceCell::const_new();
     let database = SHARED.get_or_init(Database::new).await.as_ref();
-    database.expect("a Postgres server").store().await
+    database.expect("a Postgres server").store(4).await
 }
 
 tower_idempotency::conformance_tests!(transaction: shared);
@@ -54,7 +54,7 @@ async fn what_became_of_a_lost_transaction_is_told_once_it_has_ended() {
     let Some(database) = Database::new().await else {
         return;
     };
-    let store = database.store().await;
+    let store = database.store(4).await;
     let response = SavedResponse::tombstone();
     let claim = acquire(&store).await;
     let lost = without_transaction(&claim);
@@ -76,7 +76,8 @@ async fn a_transaction_whose_session_ended_was_rolled_back() {
     let Some(database) = Database::new().await else {
         return;
     };
-    let store = database.store().await;
+    // One connection is enough: the lost one is given up before another is asked.
+    let store = database.store(1).await;
     let response = SavedResponse::tombstone();
     let claim = acquire(&store).await;
     end_sessions(&database).await;
@@ -92,13 +93,17 @@ async fn a_transaction_whose_session_ended_was_rolled_back() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_meanwhile_is_not_used_for_ever() {
+async fn a_connection_that_was_closed_meanwhile_is_not_used_again() {
     let Some(database) = Database::new().await else {
         return;
     };
-    let store = database.store().await;
+    let connections = Connections::new(database.0.clone(), 1);
+    let connection = connections.get().await.expect("a connection");
     end_sessions(&database).await;
-    until("a new connection", async || store.ping().await.is_ok()).await;
+    until("its end", async || connection.is_closed()).await;
+    connection.reuse();
+    let answered = connections.batch_execute("SELECT 1").await;
+    answered.expect("a new connection");
 }
 
 /// As an administrator does, or a server that restarts.
