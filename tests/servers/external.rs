@@ -8,19 +8,6 @@ pub fn url(variable: &str) -> Option<String> {
     (!url.is_empty()).then_some(url)
 }
 
-/// The same server's database of this name.
-pub fn with_database(url: &str, name: &str) -> String {
-    let (base, parameters) = match url.split_once('?') {
-        Some((base, parameters)) => (base, format!("?{parameters}")),
-        None => (url, String::new()),
-    };
-    let authority = base.find("://").expect("a URL") + "://".len();
-    let end = base[authority..]
-        .find('/')
-        .map_or(base.len(), |path| authority + path);
-    format!("{}/{name}{parameters}", &base[..end])
-}
-
 /// No such server: its tests are skipped, which is told; where all must run, that is a failure.
 pub fn missing<T>(server: &str) -> Option<T> {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
@@ -33,7 +20,8 @@ pub fn missing<T>(server: &str) -> Option<T> {
 pub fn version_of(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output();
     let output = output.expect("a program that runs").stdout;
-    String::from_utf8_lossy(&output).trim().to_owned()
+    let output = String::from_utf8_lossy(&output);
+    output.lines().next().unwrap_or_default().to_owned()
 }
 
 /// For those who run the tests, also when they pass: the test harness would keep what `println` writes.

@@ -16,6 +16,7 @@ use super::{
     place::directory_of,
     process::{Process, Program},
     server::Server,
+    url,
 };
 
 const INSTALL: &str = r#"
@@ -23,7 +24,8 @@ printf '%s\n' "$SETTINGS" >my.cnf &&
 mariadb-install-db --defaults-file="$PWD/my.cnf" --datadir="$PWD/data" \
     --auth-root-authentication-method=normal --skip-test-db
 "#;
-const RUN: &str = r#"mariadbd --defaults-file="$PWD/my.cnf" --datadir="$PWD/data" --port="$PORT""#;
+const RUN: &str =
+    r#"exec mariadbd --defaults-file="$PWD/my.cnf" --datadir="$PWD/data" --port="$PORT""#;
 /// What was committed survives the end of the process; only the end of the machine would lose it. The paths are relative
 /// to the data directory: that of a socket may not be long.
 const SETTINGS: &str = "
@@ -95,7 +97,7 @@ impl MariaDb {
         let made = sqlx::query(sql).execute(&mut connection).await;
         made.expect("a database");
         connection.close().await.expect("a closed connection");
-        external::with_database(self.url(), &name)
+        url::with_database(self.url(), &name)
     }
 }
 

@@ -22,14 +22,21 @@
 mod external;
 #[cfg(feature = "mysql")]
 mod mariadb;
+#[cfg(feature = "postgres")]
+mod pgbouncer;
 mod place;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
+mod proxy;
 mod server;
+mod url;
 
 #[cfg(feature = "mysql")]
 pub use mariadb::{MariaDb, mariadb};
 #[cfg(feature = "postgres")]
+pub use pgbouncer::PgBouncer;
+#[cfg(feature = "postgres")]
 pub use postgres::{Postgres, postgres};
+pub use proxy::{Fault, Proxy, Rule, Strikes};
 pub use server::Server;

@@ -16,13 +16,14 @@ use super::{
     place::directory_of,
     process::{Process, Program},
     server::Server,
+    url,
 };
 
 const INSTALL: &str = r#"
 initdb -D data -U postgres -A trust -E UTF8 --no-locale --no-sync --no-instructions --wal-segsize=4 &&
 printf '%s\n' "$SETTINGS" >>data/postgresql.conf
 "#;
-const RUN: &str = r#"postgres -D "$PWD/data" -p "$PORT""#;
+const RUN: &str = r#"exec postgres -D "$PWD/data" -p "$PORT""#;
 /// What was committed survives the end of the processes, as ever; only the end of the machine would lose it.
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
@@ -90,7 +91,7 @@ impl Postgres {
             .await
             .expect("a database");
         connection.close().await.expect("a closed connection");
-        external::with_database(self.url(), &name)
+        url::with_database(self.url(), &name)
     }
 }
 

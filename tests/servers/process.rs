@@ -24,13 +24,15 @@ const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 umask 077
 directory=$(mktemp -d "$PLACE/$NAME.XXXXXX" || mktemp -d "/tmp/$NAME.XXXXXX") || exit
-cd "$directory" || exit
+cd "$directory" && mkdir tmp || exit
+# A MariaDB that starts removes what others have in theirs.
+export TMPDIR="$directory/tmp"
 echo "$directory"
 pid=
 while read -r order PORT; do
     case $order in
     install) eval "$INSTALL" >>log 2>&1 </dev/null; echo $? ;;
-    run) export PORT; eval "exec $RUN" >>log 2>&1 </dev/null & pid=$!; echo $pid ;;
+    run) export PORT; eval "$RUN" >>log 2>&1 </dev/null & pid=$!; echo $pid ;;
     wait) wait $pid; echo $?; pid= ;;
     esac
 done
