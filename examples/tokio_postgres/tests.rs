@@ -4,6 +4,7 @@ mod case;
 mod commits;
 mod contract;
 mod faults;
+mod lost;
 mod misuse;
 mod rollbacks;
 #[path = "../../tests/servers/mod.rs"]
