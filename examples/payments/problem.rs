@@ -44,6 +44,13 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
     }
 
+    fn unavailable(cause: impl Display) -> Self {
+        eprintln!("no database: {cause}");
+        let detail =
+            "The database can't be reached. Nothing was charged, try again with the same key.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
     fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self {
             status,
@@ -69,7 +76,11 @@ impl IntoResponse for Problem {
 
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        Self::internal(error)
+        if matches!(error, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) {
+            Self::unavailable(error)
+        } else {
+            Self::internal(error)
+        }
     }
 }
 

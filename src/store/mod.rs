@@ -12,7 +12,7 @@ mod record;
 #[cfg(feature = "_sql")]
 #[cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
-    allow(dead_code, reason = "each backend uses its part")
+    allow(dead_code, unused_imports, reason = "each backend uses its part")
 )]
 pub(crate) mod sql;
 #[cfg(feature = "sqlite")]

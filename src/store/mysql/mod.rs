@@ -1,1 +1,14 @@
-//! MySQL through sqlx and the user's own pool.
+//! MySQL and MariaDB through sqlx and the user's own pool.
+
+mod database;
+mod dialect;
+mod error;
+mod lease;
+mod lease_sql;
+mod schema;
+mod statement;
+mod transaction;
+mod transaction_sql;
+mod upkeep;
+
+pub use self::{lease::LeaseStore, transaction::TransactionStore};

@@ -26,3 +26,8 @@ pub(crate) async fn rollback<DB: Database>(connection: &mut DB::Connection) -> R
 pub(crate) fn depth<DB: Database>(connection: &DB::Connection) -> usize {
     DB::TransactionManager::get_transaction_depth(connection)
 }
+
+/// Tells sqlx that a statement of ours has ended the transaction: it will send a rollback that finds nothing.
+pub(crate) fn set_ended<DB: Database>(connection: &mut DB::Connection) {
+    DB::TransactionManager::start_rollback(connection);
+}

@@ -17,11 +17,11 @@ mod table_name;
 pub(crate) mod transactions;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::retry::retry;
+pub(crate) use self::retry::{Attempts, retry};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
-    control::{begin, commit, depth, rollback},
+    control::{begin, commit, depth, rollback, set_ended},
     decide::{ASK_AGAIN, Decision, decide},
     fences::Fences,
     guarded::{Guarded, Kept},

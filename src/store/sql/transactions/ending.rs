@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use sqlx::Database;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use sqlx::Executor;
 use tokio::time::timeout;
 
 use super::{NotCommitted, TransactionDialect};
@@ -24,6 +26,7 @@ pub(super) enum Failure {
 
 /// Commits, together with the record.
 pub(super) async fn commit<D: TransactionDialect>(
+    dialect: &D,
     mut transaction: Guarded<D::Database>,
     claim: &Claim,
     response: &SavedResponse,
@@ -32,7 +35,7 @@ pub(super) async fn commit<D: TransactionDialect>(
     let Some(connection) = transaction.connection() else {
         return Err(Failure::Store(StoreErrorKind::RolledBack.into()));
     };
-    let committing = D::commit(connection, claim, response, retention);
+    let committing = dialect.commit(connection, claim, response, retention);
     match timeout(ANSWER_LIMIT, committing).await {
         Ok(Ok(())) => {
             transaction.pool();
@@ -49,6 +52,7 @@ pub(super) async fn commit<D: TransactionDialect>(
 
 /// Rolls everything back, and says so if that wasn't possible any more.
 pub(super) async fn roll_back<D: TransactionDialect>(
+    dialect: &D,
     mut transaction: Guarded<D::Database>,
     claim: &Claim,
     interrupted: bool,
@@ -57,7 +61,7 @@ pub(super) async fn roll_back<D: TransactionDialect>(
         return Ok(());
     };
     // "Released, but the effect happened" must not be: a handler may have committed, and failed after that.
-    match timeout(ANSWER_LIMIT, D::undo(connection, claim)).await {
+    match timeout(ANSWER_LIMIT, dialect.undo(connection, claim)).await {
         Ok(Ok(())) if !interrupted => {
             end(transaction).await;
             Ok(())
@@ -88,7 +92,11 @@ async fn not_committed<DB: Database>(transaction: Guarded<DB>, reason: NotCommit
             end(transaction).await;
             StoreErrorKind::LostClaim.into()
         }
-        NotCommitted::Conflict(error) | NotCommitted::Failed(error) => {
+        NotCommitted::Conflict(error) => {
+            end(transaction).await;
+            StoreError::new(StoreErrorKind::Conflict, error)
+        }
+        NotCommitted::Failed(error) => {
             end(transaction).await;
             StoreError::new(StoreErrorKind::RolledBack, error)
         }
@@ -109,5 +117,22 @@ pub(crate) async fn end<DB: Database>(mut transaction: Guarded<DB>) {
     }
 }
 
+/// The same, while sqlx doesn't count the transaction.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) async fn end_uncounted<DB: Database>(mut transaction: Guarded<DB>)
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let Some(connection) = transaction.connection() else {
+        return;
+    };
+    let rolled_back = timeout(ANSWER_LIMIT, sqlx::raw_sql("ROLLBACK").execute(connection)).await;
+    if matches!(rolled_back, Ok(Ok(_))) {
+        transaction.pool();
+    } else {
+        drop(transaction.close().await);
+    }
+}
+
 /// A database that has not answered by then is given up: its connection is closed.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);

@@ -41,20 +41,27 @@ impl<D: TransactionDialect> Transactions<D> {
         &mut self.dialect
     }
 
+    /// The record of a key, expired or not.
+    pub(crate) async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        self.dialect.read(key).await
+    }
+
     pub(crate) async fn reserve(
         &self,
         key: &RecordKey,
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Reservation, StoreError> {
+        let mut reads_first = D::READS_FIRST;
         loop {
             let busy = match self.registry.look(key) {
                 Some(busy) => busy,
                 None => {
-                    if let Some(found) = self.dialect.peek(key).await?
-                        && let Some(answer) = found.answer(fingerprint)?
-                    {
-                        return Ok(answer);
+                    if reads_first {
+                        let found = self.dialect.read(key).await?;
+                        if let Some(answer) = found.answer(fingerprint)? {
+                            return Ok(answer);
+                        }
                     }
                     match self.registry.enter(key) {
                         Ok(entry) => return self.claim(entry, key, fingerprint, terms).await,
@@ -69,7 +76,11 @@ impl<D: TransactionDialect> Transactions<D> {
                     });
                 }
                 Busy::Running(running) => return Ok(Reservation::Mismatch(running)),
-                Busy::Reserving(wait) => wait.ended().await,
+                Busy::Reserving(wait) => {
+                    wait.ended().await;
+                    // Duplicates of a key that is done come all at once, and needn't queue for a transaction each.
+                    reads_first = true;
+                }
             }
         }
     }
@@ -116,7 +127,8 @@ impl<D: TransactionDialect> Transactions<D> {
                 transaction,
                 unused,
             } => {
-                let committed = commit::<D>(transaction, claim, response, retention).await;
+                let committed =
+                    commit(&self.dialect, transaction, claim, response, retention).await;
                 if unused && committed.is_ok() {
                     report_unused(claim);
                 }
@@ -148,7 +160,8 @@ impl<D: TransactionDialect> Transactions<D> {
         }
         let result = match slot.take_back() {
             Returned::Transaction { transaction, .. } => {
-                let rolled_back = roll_back::<D>(transaction, claim, claim.interrupted()).await;
+                let rolled_back =
+                    roll_back(&self.dialect, transaction, claim, claim.interrupted()).await;
                 self.settled(claim, slot.retention(), rolled_back).await
             }
             Returned::Out => Err(self.undo_when_back(claim, slot)),
@@ -186,7 +199,7 @@ impl<D: TransactionDialect> Transactions<D> {
     fn undo_when_back(&self, claim: &Claim, slot: &Slot<D::Database>) -> StoreError {
         let (store, claim, retention) = (self.clone(), claim.clone(), slot.retention());
         slot.when_back(move |late| async move {
-            let rolled_back = roll_back::<D>(late, &claim, true).await;
+            let rolled_back = roll_back(&store.dialect, late, &claim, true).await;
             drop(store.settled(&claim, retention, rolled_back).await);
         });
         StoreErrorKind::Misused.into()

@@ -1,0 +1,182 @@
+//! The statements of the transaction store. No time comes from this process: the server's clock is in the text.
+//!
+//! Those without arguments to bind are sent in one message. What only MariaDB knows stands in `/*M! */`, and what only MySQL needs in
+//! `/*!80000 */`.
+
+use std::time::Duration;
+
+use crate::{
+    Fingerprint, RecordKey,
+    store::{
+        Claim, TableName, Terms,
+        mysql::statement::{NOW, Statement, filled, literal},
+        sql::{
+            to_micros,
+            transactions::{RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT},
+        },
+    },
+};
+
+/// Without autocommit, what a handler writes after its transaction has ended, by a deadlock, say, isn't committed by itself.
+///
+/// MySQL can't bound the lock wait of one statement.
+const ENTER: &str = "SET @tower_idempotency_autocommit = @@SESSION.autocommit,
+    @tower_idempotency_wait_timeout = @@SESSION.wait_timeout,
+    /*!80000 @tower_idempotency_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1, */
+    SESSION autocommit = 0;
+START TRANSACTION";
+
+/// Only where no transaction is open: with autocommit switched on, it would be committed.
+const LEAVE: &str = "SET SESSION autocommit = @tower_idempotency_autocommit,
+    /*!80000 SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait, */
+    SESSION wait_timeout = @tower_idempotency_wait_timeout";
+
+/// Another's row that isn't committed is not waited for. It stays without a response until the transaction is completed: so it reads
+/// as unknown if the handler commits by itself.
+const INSERT: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
+INSERT INTO {table} (record_key, fingerprint_tag, fingerprint, nonce, fence, expires) VALUES";
+
+/// A frozen process doesn't hold its key for longer: the server ends idle connections.
+const BOUND: &str = "/*!80000 SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait, */
+    SESSION wait_timeout = LEAST(@@SESSION.wait_timeout,";
+
+/// In a transaction of its own, so that its lock isn't held while a handler runs.
+const DELETE_EXPIRED: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
+DELETE FROM {table} WHERE expires <= {now} AND record_key =";
+
+/// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](crate::store::sql::Columns).
+const READ: &str = "SELECT micros, fingerprint_tag, fingerprint, nonce, 1, fence, IF(response IS NULL, 2, 1), expires, expires, response
+FROM (SELECT {now} AS micros) AS clock LEFT JOIN {table} ON record_key =";
+
+/// Also one that isn't committed.
+const READ_UNCOMMITTED: &str = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
+SELECT EXISTS (SELECT 1 FROM {table} WHERE record_key =";
+
+/// If the row isn't the claim's any more, another's is not waited for.
+const SAVE: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
+UPDATE {table} SET fence = GREATEST(fence, ?), expires = {now} + ?, response = ? WHERE record_key = ? AND nonce = ?";
+
+/// Of a row that the handler has committed by itself.
+const SAVE_UNKNOWN: &str = "UPDATE {table} SET expires = {now} + ? WHERE record_key = ? AND nonce = ? AND response IS NULL";
+
+/// The row stays, expired, until it is purged: the next claim's fence goes on from it. What was saved is erased at once.
+const FORGET: &str =
+    "UPDATE {table} SET response = NULL, expires = {now} WHERE record_key = ? AND expires > {now}";
+
+/// The statements with a table's name in them.
+#[derive(Debug)]
+pub(super) struct TransactionSql {
+    pub(super) read: Statement,
+    pub(super) save: Statement,
+    pub(super) save_unknown: Statement,
+    pub(super) forget: Statement,
+    delete_expired: String,
+    insert: String,
+    read_of: String,
+    read_uncommitted_of: String,
+    table: String,
+}
+
+impl TransactionSql {
+    pub(super) fn new(table: &TableName) -> Self {
+        let statement = |template| Statement::new(template, table);
+        Self {
+            read: Statement::new(&format!("{READ} ?"), table),
+            save: statement(SAVE),
+            save_unknown: statement(SAVE_UNKNOWN),
+            forget: statement(FORGET),
+            delete_expired: filled(DELETE_EXPIRED, table),
+            insert: filled(INSERT, table),
+            read_of: filled(READ, table),
+            read_uncommitted_of: filled(READ_UNCOMMITTED, table),
+            table: table.quoted('`'),
+        }
+    }
+
+    /// Begins the handler's transaction with the key's row, and reads the clock.
+    pub(super) fn open(&self, key: &RecordKey, fingerprint: &Fingerprint, terms: &Terms) -> String {
+        let Self { insert, .. } = self;
+        let kept = to_micros(terms.run_limit().saturating_add(terms.retention()));
+        let (tag, seconds) = (fingerprint.tag().to_u16(), whole_seconds(terms.run_limit()));
+        let (digest, nonce) = (
+            literal(fingerprint.digest()),
+            literal(terms.nonce().as_bytes()),
+        );
+        let key = literal(key.as_bytes());
+        format!(
+            "{ENTER}; {insert} ({key}, {tag}, {digest}, {nonce}, {NOW}, {NOW} + {kept}); SET {BOUND} {seconds}); SELECT {NOW}"
+        )
+    }
+
+    /// The same, after an expired row was removed.
+    pub(super) fn open_over_expired(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> String {
+        let delete = &self.delete_expired;
+        let open = self.open(key, fingerprint, terms);
+        format!("{delete} {}; {open}", literal(key.as_bytes()))
+    }
+
+    /// Gives up what [`open`](Self::open) has begun, and reads the record.
+    pub(super) fn look(&self, key: &RecordKey) -> String {
+        let read = &self.read_of;
+        format!("ROLLBACK; {LEAVE}; {read} {}", literal(key.as_bytes()))
+    }
+
+    /// The same, and whether there is a row that isn't committed.
+    pub(super) fn look_uncommitted(&self, key: &RecordKey) -> String {
+        let (look, exists) = (self.look(key), &self.read_uncommitted_of);
+        format!("{look}; {exists} {})", literal(key.as_bytes()))
+    }
+
+    /// Gives up what is left of a transaction that had ended, and tells whether the claim's row was committed.
+    pub(super) fn is_committed(&self, claim: &Claim) -> String {
+        let table = &self.table;
+        let (key, nonce) = (
+            literal(claim.key().as_bytes()),
+            literal(claim.nonce().as_bytes()),
+        );
+        format!(
+            "ROLLBACK; {LEAVE}; SELECT EXISTS (SELECT 1 FROM {table} WHERE record_key = {key} AND nonce = {nonce})"
+        )
+    }
+
+    /// The record, after any transaction that has written it has ended.
+    pub(super) fn read_locked(&self, key: &RecordKey) -> String {
+        let read = &self.read_of;
+        format!(
+            "SET @tower_idempotency_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1;
+             {read} {} LOCK IN SHARE MODE;
+             SET SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait",
+            literal(key.as_bytes())
+        )
+    }
+}
+
+/// The savepoint proves that nothing has ended the transaction.
+pub(super) fn commit() -> String {
+    format!("{RELEASE_SAVEPOINT}; COMMIT; {LEAVE}")
+}
+
+/// Likewise.
+pub(super) fn undo() -> String {
+    format!("{ROLLBACK_TO_SAVEPOINT}; ROLLBACK; {LEAVE}")
+}
+
+pub(super) fn roll_back() -> String {
+    format!("ROLLBACK; {LEAVE}")
+}
+
+/// The server counts in seconds, and not from 0.
+fn whole_seconds(duration: Duration) -> u64 {
+    let seconds = duration.as_secs();
+    seconds
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
+        .clamp(1, LONGEST_WAIT)
+}
+
+/// A year: what `wait_timeout` takes at most.
+const LONGEST_WAIT: u64 = 31_536_000;

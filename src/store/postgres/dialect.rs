@@ -1,0 +1,278 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, postgres::PgRow};
+
+use super::{
+    database::{Database, bounded, script},
+    error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
+    statement::{Argument, found},
+    transaction_sql::{ROLLBACK, TransactionSql, is_ours},
+};
+use crate::{
+    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
+    store::{
+        Claim, Reservation, TableName, Terms,
+        sql::{
+            ASK_AGAIN, Found, Guarded, Kept, begin, commit, depth,
+            transactions::{
+                NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
+                end_uncounted,
+            },
+        },
+    },
+};
+
+/// A transaction store on Postgres: each key has an advisory lock, which its transaction holds.
+#[derive(Clone, Debug)]
+pub(super) struct Dialect {
+    pub(super) database: Database,
+    pub(super) table: TableName,
+    pub(super) sql: Arc<TransactionSql>,
+    /// Whether a transaction of this pool was seen that isn't READ COMMITTED.
+    is_isolated: Arc<AtomicBool>,
+}
+
+impl Dialect {
+    pub(super) fn new(pool: PgPool, table: TableName) -> Self {
+        Self {
+            database: Database::new(pool),
+            sql: Arc::new(TransactionSql::new(&table)),
+            table,
+            is_isolated: Arc::default(),
+        }
+    }
+
+    pub(super) fn set_table(&mut self, table: TableName) {
+        self.sql = Arc::new(TransactionSql::new(&table));
+        self.table = table;
+    }
+
+    /// Begins the transaction, takes the lock and reads the record: one round trip, if the pool's isolation is known.
+    async fn look(
+        &self,
+        connection: &mut PgConnection,
+        key: &RecordKey,
+        terms: &Terms,
+    ) -> Result<Looked, StoreError> {
+        if !self.is_isolated.load(Ordering::Relaxed) {
+            let rows = script(connection, self.sql.open(key, terms)).await?;
+            let looked = Looked::read(rows.first(), rows.get(1), rows.first())?;
+            if looked.is_read_committed {
+                return Ok(looked);
+            }
+            self.is_isolated.store(true, Ordering::Relaxed);
+            script(connection, ROLLBACK.to_owned()).await?;
+        }
+        let rows = script(connection, self.sql.open_isolated(key, terms)).await?;
+        Looked::read(rows.first(), rows.get(1), rows.get(2))
+    }
+
+    async fn start(
+        &self,
+        connection: &mut PgConnection,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Started, StoreError> {
+        let looked = self.look(connection, key, terms).await?;
+        // A record that is there is committed, whoever has the lock: another that only reads it, say.
+        if let Some(answer) = looked.found.answer(fingerprint)? {
+            return Ok(Started::Answered(answer));
+        }
+        if !looked.has_lock {
+            return Ok(Started::Answered(Reservation::InFlight {
+                retry_after: ASK_AGAIN,
+            }));
+        }
+        if looked.is_read_only {
+            return Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                "the database only reads: a standby, or `default_transaction_read_only`",
+            ));
+        }
+        // From here on sqlx counts the transaction, which the handler's nested ones need.
+        let counted = bounded(begin::<Postgres>(connection, SAVEPOINT)).await;
+        counted.map_err(failed)?;
+        Ok(Started::Free(looked.found))
+    }
+}
+
+impl TransactionDialect for Dialect {
+    type Database = Postgres;
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        self.database.read(&self.sql.read, key).await
+    }
+
+    async fn open(
+        &self,
+        kept: Kept,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Opened<Postgres>, StoreError> {
+        let connection = self.database.acquire().await.map_err(failed)?;
+        let mut transaction = Guarded::new(connection, kept);
+        let started = match transaction.connection() {
+            Some(connection) => self.start(connection, key, fingerprint, terms).await,
+            None => Err(StoreErrorKind::Other.into()),
+        };
+        match started {
+            Ok(Started::Free(found)) => Ok(Opened::Free(transaction, found)),
+            Ok(Started::Answered(answer)) => {
+                end_uncounted(transaction).await;
+                Ok(Opened::Answered(answer))
+            }
+            Err(error) => {
+                end_uncounted(transaction).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn commit(
+        &self,
+        connection: &mut PgConnection,
+        claim: &Claim,
+        response: &SavedResponse,
+        retention: Duration,
+    ) -> Result<(), NotCommitted> {
+        if depth::<Postgres>(connection) != 1 {
+            return Err(unless_ended(connection, NotCommitted::Misused(NESTED)).await);
+        }
+        let (nonce, response) = (claim.nonce(), response.encode());
+        let arguments = Argument::of_record(claim, &nonce, Some(&response), retention);
+        let saved = self.database.run_on(connection, &self.sql.save, &arguments);
+        match saved.await {
+            Ok(saved) if saved.is_empty() => Err(why_not_saved(connection, claim).await),
+            Ok(_) => commit::<Postgres>(connection).await.map_err(not_committed),
+            Err(error) if is_answer(&error) => {
+                Err(unless_ended(connection, not_saved(error)).await)
+            }
+            Err(error) => Err(NotCommitted::Failed(error)),
+        }
+    }
+
+    async fn undo(
+        &self,
+        connection: &mut PgConnection,
+        _claim: &Claim,
+    ) -> Result<(), NotCommitted> {
+        match sqlx::raw_sql(ROLLBACK_TO_SAVEPOINT)
+            .execute(connection)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(error) if is_no_savepoint(&error) => Err(NotCommitted::Ended),
+            Err(error) => Err(NotCommitted::Failed(error)),
+        }
+    }
+
+    async fn read_locked(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let connection = self.database.acquire().await.map_err(failed)?;
+        let mut transaction = Guarded::<Postgres>::new(connection, Kept::default());
+        let rows = match transaction.connection() {
+            Some(connection) => script(connection, self.sql.read_locked(key)).await,
+            None => Err(StoreErrorKind::Other.into()),
+        };
+        match rows {
+            Ok(rows) => {
+                transaction.pool();
+                found(rows.get(1))
+            }
+            Err(error) => {
+                end_uncounted(transaction).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn save_unknown(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
+        let nonce = claim.nonce();
+        let arguments = Argument::of_record(claim, &nonce, None, retention);
+        let saved = self.database.run(&self.sql.save_unknown, &arguments).await;
+        saved.map(drop)
+    }
+}
+
+enum Started {
+    Free(Found),
+    Answered(Reservation),
+}
+
+/// What the first round trip told.
+struct Looked {
+    found: Found,
+    has_lock: bool,
+    is_read_committed: bool,
+    is_read_only: bool,
+}
+
+impl Looked {
+    /// From the rows of the first lock, of the record, and of the handler's transaction.
+    fn read(
+        lock: Option<&PgRow>,
+        record: Option<&PgRow>,
+        entered: Option<&PgRow>,
+    ) -> Result<Self, StoreError> {
+        let is = |row: Option<&PgRow>, index: usize| match row {
+            Some(row) => row.try_get(index).map_err(failed),
+            None => Err(failed(sqlx::Error::RowNotFound)),
+        };
+        Ok(Self {
+            found: found(record)?,
+            has_lock: is(lock, 0)? && is(entered, 0)?,
+            is_read_committed: is(entered, 1)?,
+            is_read_only: is(entered, 2)?,
+        })
+    }
+}
+
+/// The record was not written, without an error.
+async fn why_not_saved(connection: &mut PgConnection, claim: &Claim) -> NotCommitted {
+    let row = sqlx::raw_sql(AssertSqlSafe(is_ours(claim.nonce())))
+        .fetch_one(connection)
+        .await;
+    match row.and_then(|row| row.try_get(0)) {
+        Ok(true) => NotCommitted::Lost,
+        Ok(false) => NotCommitted::Ended,
+        Err(error) => NotCommitted::Failed(error),
+    }
+}
+
+fn not_saved(error: sqlx::Error) -> NotCommitted {
+    if is_aborted(&error) {
+        NotCommitted::Misused("a statement of the handler failed, and it answered as if it hadn't")
+    } else if is_conflict(&error) {
+        NotCommitted::Conflict(error)
+    } else {
+        NotCommitted::Failed(error)
+    }
+}
+
+/// The reason, if the transaction is still the one with our savepoint. Otherwise the handler ended that one, and who knows how.
+async fn unless_ended(connection: &mut PgConnection, reason: NotCommitted) -> NotCommitted {
+    match sqlx::raw_sql(ROLLBACK_TO_SAVEPOINT)
+        .execute(connection)
+        .await
+    {
+        Err(error) if is_no_savepoint(&error) => NotCommitted::Ended,
+        Ok(_) | Err(_) => reason,
+    }
+}
+
+fn not_committed(error: sqlx::Error) -> NotCommitted {
+    if is_conflict(&error) {
+        NotCommitted::Conflict(error)
+    } else if is_constraint(&error) {
+        NotCommitted::Failed(error)
+    } else {
+        NotCommitted::Unsure(error)
+    }
+}
