@@ -74,7 +74,7 @@ async fn pooled(size: u32) -> Option<PgPool> {
     static BOUNCER: OnceLock<Option<PgBouncer>> = OnceLock::new();
     let (server, database) = (postgres()?, database().await?);
     let bouncer = BOUNCER.get_or_init(|| PgBouncer::start(server, 30));
-    let url = bouncer.as_ref()?.url(database);
+    let url = bouncer.as_ref()?.through(database);
     let options: PgConnectOptions = url.parse().expect("a URL");
     let pool = PgPoolOptions::new().max_connections(size);
     let pool = pool.connect_with(options.statement_cache_capacity(0));

@@ -407,7 +407,7 @@ async fn a_record_that_the_transaction_cannot_see_is_not_overwritten() {
             .kind();
         let expected = match level {
             "read committed" => StoreErrorKind::LostClaim,
-            _ => StoreErrorKind::RolledBack,
+            _ => StoreErrorKind::Conflict,
         };
         assert_eq!(kind, expected, "{level}");
         assert_eq!(count(&outside, CHARGES).await, 0);
