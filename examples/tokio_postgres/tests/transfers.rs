@@ -15,7 +15,7 @@ struct Bank {
 impl Bank {
     async fn open() -> Option<Self> {
         let database = Database::new().await?;
-        let app = crate::app(database.0.clone()).await.expect("the example");
+        let app = crate::app(database.config()).await.expect("the example");
         Some(Self { app, database })
     }
 
