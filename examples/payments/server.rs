@@ -25,11 +25,9 @@ pub(crate) async fn serve() -> Result<(), BoxError> {
         Some("postgres") => serve_from(databases::postgres(&url).await?).await,
         #[cfg(feature = "mysql")]
         Some("mysql") => serve_from(databases::mysql(&url).await?).await,
-        #[cfg(not(all(feature = "postgres", feature = "mysql")))]
-        Some(feature @ ("postgres" | "mysql")) => Err(format!(
-            "DATABASE_URL: for this one run with `--features axum,sqlite,{feature}`"
-        )
-        .into()),
+        Some(feature) if ["postgres", "mysql"].contains(&feature) => {
+            Err(format!("DATABASE_URL: run with `--features axum,sqlite,{feature}`").into())
+        }
         _ => Err("DATABASE_URL: expected sqlite://…, postgres://… or mysql://…".into()),
     }
 }

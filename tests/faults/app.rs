@@ -176,7 +176,7 @@ enum Money {
     InTransaction,
     Elsewhere {
         direct: Pool,
-        /// The store's pool. Its connection is to be back, so that no second one is opened.
+        /// The store's pool, whose connection is to be back, or the next call would open a second one.
         own: Pool,
     },
 }
@@ -197,7 +197,7 @@ impl Handler {
         let charge = charge_of(account.expect("an account"));
         let is_first = run == 1;
         if let Money::Elsewhere { own, .. } = &money {
-            all_idle(own).await;
+            until(|| async { (own.num_idle() > 0).then_some(()) }).await;
         }
         if let Some(gate) = self.before.filter(|_| is_first) {
             gate.pass().await;

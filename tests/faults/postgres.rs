@@ -7,6 +7,8 @@ pub use crate::servers::{Postgres as Server, postgres as shared_server};
 
 #[path = "app.rs"]
 mod app;
+#[path = "claims.rs"]
+mod claims;
 #[path = "commit.rs"]
 mod commit;
 #[path = "lease.rs"]

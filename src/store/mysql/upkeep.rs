@@ -82,5 +82,5 @@ impl UpkeepSql {
     }
 }
 
-/// Rows in one transaction: some milliseconds of work.
-const BATCH: u64 = 1_000;
+/// Rows in one transaction: some milliseconds of work. From 1000 on, MariaDB makes a join of the list, and locks the whole table.
+const BATCH: u64 = 500;
