@@ -1,5 +1,6 @@
 //! That the store keeps the contract, and what the example promises besides, on a server that the tests start.
 
+mod bank;
 mod case;
 mod commits;
 mod contract;

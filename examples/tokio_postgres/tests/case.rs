@@ -34,7 +34,7 @@ impl Case {
         made.expect("a table");
         let layer = IdempotencyLayer::new(store, ScopeBy::single_tenant());
         let routes = Router::new().route("/charges", post(handler));
-        let app = routes.route_layer(layer.require_key());
+        let app = routes.route_layer(layer.require_key().with_transaction_retries(1));
         Self { app, database }
     }
 

@@ -53,3 +53,26 @@ async fn what_a_handler_wrote_is_rolled_back_if_the_response_cant_be_saved() {
     }
     assert_eq!(runs.count(), 2);
 }
+
+#[tokio::test]
+async fn a_transaction_that_loses_against_another_at_its_commit_runs_again() {
+    let lose = "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql
+            AS $$ BEGIN RAISE SQLSTATE '40P01'; END $$;
+        CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION lose()";
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let handler = async move |tx: Tx| {
+        if counted.add() == 1 {
+            tx.batch_execute(lose).await.expect("a trigger");
+        }
+        tx.execute(INSERT, &[]).await.expect("an effect");
+        StatusCode::CREATED
+    };
+    let Some(case) = Case::new(handler).await else {
+        return;
+    };
+    assert_eq!(case.post().await.status(), StatusCode::CREATED);
+    assert_eq!(case.left().await, [1, 1, 0]);
+    assert_eq!(runs.count(), 2);
+}
