@@ -1,5 +1,11 @@
 //! The stores with their statements as MySQL reads them, on MariaDB: without what only MariaDB knows, and with what it takes for a
 //! comment. That MySQL itself takes them isn't proved by this.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 use std::{sync::Arc, time::Duration};
 

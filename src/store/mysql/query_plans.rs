@@ -1,4 +1,10 @@
 //! How the server goes about the statements of both stores: by their indexes, also where a table has few rows.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 use sqlx::{AssertSqlSafe, MySqlPool, Row};
 
