@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use sqlx::Executor;
 use tower_idempotency::{
     StoreErrorKind,
     store::{Reservation, Store},
@@ -125,4 +126,33 @@ async fn the_calls_of_a_lease_store_leave_no_statement_behind() {
             break;
         }
     }
+}
+
+#[tokio::test]
+async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
+    let database = database!();
+    let outside = database.shop().await;
+    let pool = database.pool(1).await;
+    let mut lost = 0;
+    for _ in 0..3 {
+        // In the pool, and not still on its way there.
+        until(|| async { pool.num_idle() == 1 }).await;
+        drop(after(1, pool.begin()).await);
+        outside.execute("DELETE FROM charges").await.unwrap();
+        pool.execute(CHARGE).await.unwrap();
+        lost += i64::from(count(&outside, CHARGES).await == 0);
+        pool.execute("COMMIT").await.unwrap();
+    }
+    assert_ne!(lost, 0, "sqlx has mended this: Guarded may be simpler");
+}
+
+#[tokio::test]
+async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
+    let database = database!();
+    let outside = database.shop().await;
+    let pool = database.pool(1).await;
+    let mut transaction = pool.begin().await.unwrap();
+    run(&mut transaction, CHARGE).await.unwrap();
+    drop(after(1, transaction.commit()).await);
+    until(|| async { count(&outside, CHARGES).await == 1 }).await;
 }

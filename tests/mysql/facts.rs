@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::{Executor, MySqlConnection, MySqlPool, Row};
+use sqlx::{MySqlConnection, MySqlPool, Row};
 
 use super::database;
 use crate::mysql_support::*;
@@ -378,33 +378,4 @@ async fn a_one_time_isolation_level_ends_with_the_next_statement() {
     assert_eq!(seen, [1, 0]);
     run(&mut writer, "ROLLBACK").await.unwrap();
     drop(outside);
-}
-
-#[tokio::test]
-async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
-    let database = database!();
-    let outside = database.shop().await;
-    let pool = database.pool(1).await;
-    let mut lost = 0;
-    for _ in 0..3 {
-        // In the pool, and not still on its way there.
-        until(|| async { pool.num_idle() == 1 }).await;
-        drop(crate::dropped::after(1, pool.begin()).await);
-        outside.execute("DELETE FROM charges").await.unwrap();
-        pool.execute(CHARGE).await.unwrap();
-        lost += i64::from(count(&outside, CHARGES).await == 0);
-        pool.execute("COMMIT").await.unwrap();
-    }
-    assert_ne!(lost, 0, "sqlx has mended this: Guarded may be simpler");
-}
-
-#[tokio::test]
-async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
-    let database = database!();
-    let outside = database.shop().await;
-    let pool = database.pool(1).await;
-    let mut transaction = pool.begin().await.unwrap();
-    run(&mut transaction, CHARGE).await.unwrap();
-    drop(crate::dropped::after(1, transaction.commit()).await);
-    until(|| async { count(&outside, CHARGES).await == 1 }).await;
 }

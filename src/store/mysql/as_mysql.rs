@@ -1,8 +1,11 @@
 //! The stores with their statements as MySQL reads them, on MariaDB: without what only MariaDB knows, and with what it takes for a
 //! comment. That MySQL itself takes them isn't proved by this.
-
-#[path = "../../../tests/servers/mod.rs"]
-mod servers;
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,6 +16,7 @@ use super::{
     LeaseStore, TransactionStore,
     lease_sql::LeaseSql,
     schema::{LEASES, TRANSACTIONS},
+    servers,
     statement::filled,
     transaction_sql::TransactionSql,
 };
@@ -21,7 +25,7 @@ use crate::{
     store::{Store, TableName},
 };
 
-fn as_mysql_reads(text: &str) -> String {
+pub(super) fn as_mysql_reads(text: &str) -> String {
     let mut parts = text.split("/*");
     let mut read = parts.next().unwrap().to_owned();
     for part in parts {

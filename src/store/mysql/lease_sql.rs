@@ -27,13 +27,13 @@ WHERE record_key = ? AND nonce = ? AND state = ? AND lease_end <= {now}";
 /// Of a running claim only; what is kept after the lease stays as long as it was.
 const RENEW: &str = "
 UPDATE {table} SET expires = {now} + ? + (expires - lease_end), lease_end = {now} + ?
-WHERE record_key = ? AND nonce = ? AND state = 0 AND expires > {now}";
+WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 
 /// Over the claim's own running record, or over an expired one.
 const SETTLE: &str = "
 UPDATE {table} SET fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?, fence = GREATEST(fence, ?), state = ?,
     lease_end = {now} + ?, expires = {now} + ?, response = ?
-WHERE record_key = ? AND ((nonce = ? AND state = 0) OR expires <= {now})";
+WHERE record_key = ? AND ((nonce = ? AND state = 0) OR expires - {now} <= 0)";
 
 /// Where no row is.
 const SETTLE_LOST: &str = "
@@ -43,12 +43,12 @@ VALUES (?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?, ?)";
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
 UPDATE {table} SET lease_end = {now}, expires = {now}
-WHERE record_key = ? AND nonce = ? AND state = 0 AND expires > {now}";
+WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
 UPDATE {table} SET state = 2, response = NULL, lease_end = {now}, expires = {now}
-WHERE record_key = ? AND expires > {now}";
+WHERE record_key = ? AND expires - {now} > 0";
 
 /// The statements with a table's name in them.
 #[derive(Debug)]

@@ -43,7 +43,7 @@ const BOUND: &str =
 
 /// In a transaction of its own, so that its lock isn't held while a handler runs.
 const DELETE_EXPIRED: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
-DELETE FROM {table} WHERE expires <= {now} AND record_key =";
+DELETE FROM {table} WHERE expires - {now} <= 0 AND record_key =";
 
 /// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](crate::store::sql::Columns).
 const READ: &str = "SELECT micros, fingerprint_tag, fingerprint, nonce, 1, fence, IF(response IS NULL, 2, 1), expires, expires, response
@@ -67,7 +67,7 @@ UPDATE {table} SET fence = GREATEST(fence, ?), expires = {now} + ?, response = ?
 const SAVE_UNKNOWN: &str = "UPDATE {table} SET expires = {now} + ? WHERE record_key = ? AND nonce = ? AND response IS NULL";
 
 /// Of an unexpired record.
-const FORGET: &str = "DELETE FROM {table} WHERE record_key = ? AND expires > {now}";
+const FORGET: &str = "DELETE FROM {table} WHERE record_key = ? AND expires - {now} > 0";
 
 /// The statements with a table's name in them.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ const PING: &str = "SELECT EXISTS (SELECT 1 FROM {table})";
 /// What a purge and a health check send.
 #[derive(Debug)]
 pub(super) struct UpkeepSql {
-    expired: Statement,
+    pub(super) expired: Statement,
     delete: String,
     ping: Statement,
 }
@@ -44,7 +44,7 @@ impl UpkeepSql {
         let mut purged = 0;
         while purged < limit {
             let batch = BATCH.min(limit - purged);
-            let keys = self.expired(database, batch).await?;
+            let keys = self.expired_keys(database, batch).await?;
             let Some(delete) = self.delete(&keys) else {
                 break;
             };
@@ -58,14 +58,18 @@ impl UpkeepSql {
         Ok(purged)
     }
 
-    async fn expired(&self, database: &Database, batch: u64) -> Result<Vec<Vec<u8>>, StoreError> {
+    async fn expired_keys(
+        &self,
+        database: &Database,
+        batch: u64,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
         let rows = database.fetch(|| self.expired.query().bind(batch)).await?;
         rows.iter()
             .map(|row| row.try_get(0).map_err(failed))
             .collect()
     }
 
-    fn delete(&self, keys: &[Vec<u8>]) -> Option<String> {
+    pub(super) fn delete(&self, keys: &[Vec<u8>]) -> Option<String> {
         let (first, others) = keys.split_first()?;
         let mut delete = format!("{}{}", self.delete, literal(first));
         for key in others {
