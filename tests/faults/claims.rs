@@ -8,7 +8,7 @@ use tower_idempotency::{
 
 use super::{
     app::{App, Handler},
-    statement::{RENEW, RESERVE, SETTLE},
+    statement::{RELEASE, RENEW, RESERVE, SETTLE},
     world::{World, new_account},
 };
 use crate::{
@@ -70,12 +70,12 @@ async fn a_reservation_that_comes_late_claims_nothing() {
         let (world, account) = (world.clone(), new_account());
         let app = app(&world, 2, Takeover::Refuse, Handler::answering(201));
         async move {
-            app.proxy.inject(outage.on(RESERVE));
+            let strikes = app.proxy.inject(outage.on(RESERVE));
             let answer = app.charge(&account).await;
             assert_eq!(seen(&answer), "503 store_unavailable");
             let answer = app.charge(&account).await;
             assert_eq!(seen(&answer), meanwhile, "{outage:?}");
-            outage.end(&app.proxy);
+            outage.end(&app.proxy, &strikes).await;
             assert_eq!(seen(&app.retry(&account).await), retry, "{outage:?}");
             assert_eq!((app.runs.count(), world.charges(&account).await), (1, 1));
             app.assert_healthy().await;
@@ -109,13 +109,61 @@ async fn one_connection_is_enough_for_a_claim() {
             gate.open();
             let answer = end(asked).await.expect("no panic");
             assert_eq!(seen(&answer), "201 run 1", "{outage:?} of {statement}");
-            outage.end(&app.proxy);
+            outage.end(&app.proxy, &strikes).await;
             let retry = seen(&app.retry(&account).await);
             assert_eq!(retry, "201 run 1, replayed", "{outage:?} of {statement}");
             assert_eq!((app.runs.count(), world.charges(&account).await), (1, 1));
             app.assert_healthy().await;
         }
     }))
+    .await;
+}
+
+/// As the table has it; and the key is another's by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_that_comes_late_changes_nothing_of_the_next_claims() {
+    let Some(world) = World::shared().await else {
+        return;
+    };
+    side_by_side([(RELEASE, 404, false), (SETTLE, 502, true)].map(
+        |(statement, status, charges)| {
+            let (world, account, gate) = (world.clone(), new_account(), Gate::closed());
+            let handler = Handler {
+                charges,
+                ..Handler::answering(status)
+            };
+            let first = app(&world, 2, Takeover::RunAgain, handler);
+            let handler = Handler {
+                after: Some(gate.clone()),
+                ..Handler::answering(201)
+            };
+            let other = app(&world, 2, Takeover::RunAgain, handler);
+            async move {
+                let strikes = first.proxy.inject(Outage::Late.on(statement));
+                let answer = first.charge(&account).await;
+                assert_eq!(answer.status().as_u16(), status);
+                assert_eq!(first.drain.wait(LIMIT).await, 0);
+                let asked = tokio::spawn({
+                    let (other, account) = (other.clone(), account.clone());
+                    async move { other.retry(&account).await }
+                });
+                end(gate.reached()).await;
+                Outage::Late.end(&first.proxy, &strikes).await;
+                let record = recorded(world.record(Lease, &account).await);
+                assert_eq!(record, "in flight", "{statement}");
+                assert_eq!(seen(&first.charge(&account).await), "409 in_flight");
+                gate.open();
+                let answer = seen(&end(asked).await.expect("no panic"));
+                assert_eq!(answer, "201 run 1", "{statement}");
+                let retry = seen(&first.charge(&account).await);
+                assert_eq!(retry, "201 run 1, replayed", "{statement}");
+                let expected = 1 + i64::from(charges);
+                assert_eq!(world.charges(&account).await, expected);
+                first.assert_healthy().await;
+                other.assert_healthy().await;
+            }
+        },
+    ))
     .await;
 }
 

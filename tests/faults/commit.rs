@@ -44,7 +44,7 @@ async fn one_connection_is_enough_to_find_out_what_became_of_a_commit() {
             outage.struck(&app.proxy);
             let answer = end(asked).await.expect("no panic");
             assert_eq!(seen(&answer), first, "{outage:?}");
-            outage.end(&app.proxy);
+            outage.end(&app.proxy, &strikes).await;
             assert_eq!(seen(&app.retry(&account).await), retry, "{outage:?}");
             assert_eq!(world.charges(&account).await, 1, "{outage:?}");
             app.assert_healthy().await;
@@ -61,11 +61,11 @@ async fn an_answer_that_comes_while_the_layer_asks_again_is_the_clients() {
     side_by_side([Outage::Swallowed, Outage::Hangs].map(|outage| {
         let (world, app, account) = (world.clone(), app(&world, 2), new_account());
         async move {
-            app.proxy.inject(outage.on(COMMIT));
+            let strikes = app.proxy.inject(outage.on(COMMIT));
             let asked = app.spawn_charge(&account);
             // The first call ran into its limit.
             end(app.store.reached(Call::Complete, 2)).await;
-            outage.end(&app.proxy);
+            outage.end(&app.proxy, &strikes).await;
             let answer = end(asked).await.expect("no panic");
             assert_eq!(seen(&answer), "201 run 1", "{outage:?}");
             let retry = app.charge(&account).await;
@@ -121,7 +121,7 @@ async fn another_process_runs_nothing_while_a_commit_is_on_its_way() {
         let asked = first.spawn_charge(&account);
         strikes.struck(1).await;
         assert_eq!(seen(&other.charge(&account).await), told, "{outage:?}");
-        outage.end(&first.proxy);
+        outage.end(&first.proxy, &strikes).await;
         assert_eq!(seen(&end(asked).await.expect("no panic")), "201 run 1");
         let retry = seen(&other.retry(&account).await);
         assert_eq!(retry, "201 run 1, replayed", "{outage:?}");
@@ -148,7 +148,7 @@ async fn a_commit_that_was_given_up_has_no_effect_beside_that_of_a_retry() {
             layer.with_collect_limit(Duration::from_secs(1))
         });
         async move {
-            app.proxy.inject(outage.on(COMMIT));
+            let strikes = app.proxy.inject(outage.on(COMMIT));
             let pending = app.charge(&account).await;
             assert_eq!(pending.rejection(), Some(RejectionKind::OutcomePending));
             // The only connection was closed, or nobody would get another one.
@@ -156,7 +156,7 @@ async fn a_commit_that_was_given_up_has_no_effect_beside_that_of_a_retry() {
             let retry = seen(&app.retry(&account).await);
             assert_eq!(retry, meanwhile, "{outage:?}");
             let runs = app.runs.count();
-            outage.end(&app.proxy);
+            outage.end(&app.proxy, &strikes).await;
             assert!(app.charge(&account).await.is_replay());
             assert_eq!(app.runs.count(), runs, "{outage:?}");
             assert_eq!(world.charges(&account).await, 1, "{outage:?}");

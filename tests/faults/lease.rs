@@ -23,31 +23,37 @@ reserve  hangs      | 503 store_unavailable    0       0 | none      | 201 run 1
 reserve  cut before | 503 store_unavailable    0       0 | none      | 201 run 1              1       1
 reserve  cut after  | 503 store_unavailable    0       0 | none      | 201 run 1              1       1
 reserve  swallowed  | 503 store_unavailable    0       0 | none      | 201 run 1              1       1
+reserve  late       | 503 store_unavailable    0       0 | in flight | 409 outcome_unknown    0       0
 renew    refused    | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 renew    hangs      | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 renew    cut before | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 renew    cut after  | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 renew    swallowed  | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
+renew    late       | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 complete refused    | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 complete hangs      | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 complete cut before | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 complete cut after  | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 complete swallowed  | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
+complete late       | 201 run 1                1       1 | 201       | 201 run 1, replayed    1       1
 release  refused    | 404 run 1                1       0 | none      | 201 run 2              2       1
 release  hangs      | 404 run 1                1       0 | none      | 201 run 2              2       1
 release  cut before | 404 run 1                1       0 | none      | 201 run 2              2       1
 release  cut after  | 404 run 1                1       0 | none      | 201 run 2              2       1
 release  swallowed  | 404 run 1                1       0 | none      | 201 run 2              2       1
+release  late       | 404 run 1                1       0 | none      | 201 run 2              2       1
 abandon  refused    | 502 run 1                1       1 | in flight | 409 outcome_unknown    1       1
 abandon  hangs      | 502 run 1                1       1 | unknown   | 409 outcome_unknown    1       1
 abandon  cut before | 502 run 1                1       1 | in flight | 409 outcome_unknown    1       1
 abandon  cut after  | 502 run 1                1       1 | unknown   | 409 outcome_unknown    1       1
 abandon  swallowed  | 502 run 1                1       1 | unknown   | 409 outcome_unknown    1       1
+abandon  late       | 502 run 1                1       1 | unknown   | 409 outcome_unknown    1       1
 replay   refused    | 503 store_unavailable    1       1 | 201       | 201 run 1, replayed    1       1
 replay   hangs      | 503 store_unavailable    1       1 | 201       | 201 run 1, replayed    1       1
 replay   cut before | 503 store_unavailable    1       1 | 201       | 201 run 1, replayed    1       1
 replay   cut after  | 503 store_unavailable    1       1 | 201       | 201 run 1, replayed    1       1
 replay   swallowed  | 503 store_unavailable    1       1 | 201       | 201 run 1, replayed    1       1
+replay   late       | 503 store_unavailable    1       1 | 201       | 201 run 1, replayed    1       1
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -136,7 +142,11 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
 
     let answer = seen(&end(asked).await.expect("no panic"));
     let (runs, charges) = (app.runs.count(), world.charges(&account).await);
-    outage.end(&app.proxy);
+    if outage == Outage::Late {
+        // Later than all else that the store is told.
+        assert_eq!(app.drain.wait(LIMIT).await, 0);
+    }
+    outage.end(&app.proxy, &strikes).await;
     assert_eq!(app.drain.wait(LIMIT).await, 0);
     end(app.store.all_calls_ended()).await;
     let record = recorded(world.record(Lease, &account).await);

@@ -5,7 +5,7 @@ use std::{panic::resume_unwind, time::Duration};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use crate::servers::{Fault, Proxy, Rule};
+use crate::servers::{Fault, Proxy, Rule, Strikes};
 
 /// Far longer than anything takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -23,15 +23,18 @@ pub enum Outage {
     CutAfter,
     /// The server executes it; the answer comes only when the outage is over.
     Swallowed,
+    /// The client is cut off. The server, which doesn't know, executes it only when the outage is over.
+    Late,
 }
 
 impl Outage {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Refused,
         Self::Hangs,
         Self::CutBefore,
         Self::CutAfter,
         Self::Swallowed,
+        Self::Late,
     ];
 
     pub fn name(self) -> &'static str {
@@ -41,13 +44,14 @@ impl Outage {
             Self::CutBefore => "cut before",
             Self::CutAfter => "cut after",
             Self::Swallowed => "swallowed",
+            Self::Late => "late",
         }
     }
 
     /// Whether it goes on after it struck.
     pub fn lasts(self) -> bool {
         match self {
-            Self::Refused | Self::Hangs | Self::Swallowed => true,
+            Self::Refused | Self::Hangs | Self::Swallowed | Self::Late => true,
             Self::CutBefore | Self::CutAfter => false,
         }
     }
@@ -59,6 +63,7 @@ impl Outage {
             Self::CutBefore => Fault::CutBefore,
             Self::CutAfter => Fault::CutAfter,
             Self::Swallowed => Fault::SwallowReply,
+            Self::Late => Fault::CutClient,
         };
         fault.on(text)
     }
@@ -70,10 +75,15 @@ impl Outage {
         }
     }
 
-    pub fn end(self, proxy: &Proxy) {
+    /// Ends the outage.
+    pub async fn end(self, proxy: &Proxy, strikes: &Strikes) {
         match self {
             Self::Refused => proxy.accept(),
             Self::Hangs | Self::Swallowed => proxy.resume(),
+            Self::Late => {
+                proxy.resume();
+                strikes.struck(2).await;
+            }
             Self::CutBefore | Self::CutAfter => {}
         }
     }

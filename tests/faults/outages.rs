@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::task::block_in_place;
-use tower_idempotency::store::StoreKind::{self, Lease, Transaction};
+use tower_idempotency::store::StoreKind::{Lease, Transaction};
 
 use super::{
     Server,
@@ -17,53 +17,67 @@ use crate::{
     table::seen,
 };
 
-const KINDS: [StoreKind; 2] = [Transaction, Lease];
-
-fn app(world: &World, kind: StoreKind) -> App {
-    App::new(world, kind, 2, Handler::answering(201))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_has_charged_once_when_it_goes_on() {
     let Some(server) = Server::start() else {
         return;
     };
     let world = World::on(&server).await;
-    for kind in KINDS {
-        let (app, account) = (app(&world, kind), new_account());
+    // From before a reservation.
+    let runs = [Transaction, Lease].map(|kind| {
+        let app = App::new(&world, kind, 2, Handler::answering(201));
+        (app, new_account())
+    });
+    for (app, _) in &runs {
         app.assert_healthy().await;
         all_idle(&app.pool).await;
-        let runs = app.runs.count();
-        block_in_place(|| server.freeze());
-        let answer = seen(&app.charge(&account).await);
-        assert_eq!(answer, "503 store_unavailable", "{kind:?}");
-        assert_eq!(app.runs.count(), runs);
-        server.thaw();
-        let retry = app.retry(&account).await;
-        assert!(!retry.is_replay(), "{}", seen(&retry));
-        assert_eq!(
-            (retry.status(), app.runs.count()),
-            (http::StatusCode::CREATED, runs + 1)
-        );
-        assert_eq!(world.charges(&account).await, 1);
+    }
+    block_in_place(|| server.freeze());
+    let asked = runs
+        .each_ref()
+        .map(|(app, account)| app.spawn_charge(account));
+    for asked in asked {
+        let answer = end(asked).await.expect("no panic");
+        assert_eq!(seen(&answer), "503 store_unavailable");
+    }
+    server.thaw();
+    for (app, account) in &runs {
+        // The first run was that of another request.
+        assert_eq!(seen(&app.retry(account).await), "201 run 2");
+        assert_eq!((app.runs.count(), world.charges(account).await), (2, 1));
         app.assert_healthy().await;
     }
-    for kind in KINDS {
-        let (app, account) = (app(&world, kind), new_account());
-        let (statement, answer) = match kind {
-            Transaction => (COMMIT, "503 outcome_pending"),
-            _ => (SETTLE, "201 run 1"),
-        };
+
+    // From before a completion.
+    let cases = [
+        (Transaction, COMMIT, "503 outcome_pending"),
+        (Lease, SETTLE, "201 run 1"),
+    ];
+    let runs = cases.map(|(kind, statement, answer)| {
+        let app = App::new(&world, kind, 2, Handler::answering(201));
         let strikes = app.proxy.inject(Outage::Hangs.on(statement));
+        let account = new_account();
         let asked = app.spawn_charge(&account);
+        (app, strikes, account, asked, answer)
+    });
+    for (_, strikes, ..) in &runs {
         strikes.struck(1).await;
-        block_in_place(|| server.freeze());
+    }
+    block_in_place(|| server.freeze());
+    for (app, ..) in &runs {
         app.proxy.resume();
-        assert_eq!(seen(&end(asked).await.expect("no panic")), answer);
-        server.thaw();
+    }
+    let mut answered = Vec::new();
+    for (app, _, account, asked, answer) in runs {
+        let told = seen(&end(asked).await.expect("no panic"));
+        assert_eq!(told, answer);
+        answered.push((app, account));
+    }
+    server.thaw();
+    for (app, account) in answered {
         let retry = seen(&app.retry(&account).await);
-        assert_eq!(retry, "201 run 1, replayed", "{kind:?}");
-        assert_eq!(world.charges(&account).await, 1);
+        assert_eq!(retry, "201 run 1, replayed");
+        assert_eq!((app.runs.count(), world.charges(&account).await), (1, 1));
         app.assert_healthy().await;
     }
 }

@@ -22,61 +22,73 @@ opening        hangs      | 503 store_unavailable    0       0 none   | 503 stor
 opening        cut before | 503 store_unavailable    0       0 none   | -                     | 201 run 1              1       1
 opening        cut after  | 503 store_unavailable    0       0 none   | -                     | 201 run 1              1       1
 opening        swallowed  | 503 store_unavailable    0       0 none   | 503 store_unavailable | 201 run 1              1       1
+opening        late       | 503 store_unavailable    0       0 none   | 201 run 1             | 201 run 1, replayed    1       1
 savepoint      refused    | 503 store_unavailable    0       0 none   | 503 store_unavailable | 201 run 1              1       1
 savepoint      hangs      | 503 store_unavailable    0       0 none   | 503 store_unavailable | 201 run 1              1       1
 savepoint      cut before | 503 store_unavailable    0       0 none   | -                     | 201 run 1              1       1
 savepoint      cut after  | 503 store_unavailable    0       0 none   | -                     | 201 run 1              1       1
 savepoint      swallowed  | 503 store_unavailable    0       0 none   | 503 store_unavailable | 201 run 1              1       1
+savepoint      late       | 503 store_unavailable    0       0 none   | 409 in_flight         | 201 run 1              1       1
 charge         refused    | 500 run 1 failed         1       0 none   | 503 store_unavailable | 201 run 2              2       1
 charge         hangs      | 504 run_limit            1       0 none   | 409 in_flight         | 201 run 2              2       1
 charge         cut before | 500 run 1 failed         1       0 none   | -                     | 201 run 2              2       1
 charge         cut after  | 500 run 1 failed         1       0 none   | -                     | 201 run 2              2       1
 charge         swallowed  | 504 run_limit            1       0 none   | 409 in_flight         | 201 run 2              2       1
+charge         late       | 500 run 1 failed         1       0 none   | 409 in_flight         | 201 run 2              2       1
 record         refused    | 503 not_committed        1       0 none   | 503 store_unavailable | 201 run 2              2       1
 record         hangs      | 503 outcome_pending      1       0 none   | 409 in_flight         | 201 run 1, replayed    1       1
 record         cut before | 503 not_committed        1       0 none   | -                     | 201 run 2              2       1
 record         cut after  | 503 not_committed        1       0 none   | -                     | 201 run 2              2       1
 record         swallowed  | 503 outcome_pending      1       0 none   | 409 in_flight         | 201 run 1, replayed    1       1
+record         late       | 503 not_committed        1       0 none   | 409 in_flight         | 201 run 2              2       1
 COMMIT         refused    | 503 outcome_pending      1       0 none   | 503 store_unavailable | 201 run 2              2       1
 COMMIT         hangs      | 503 outcome_pending      1       0 none   | 409 in_flight         | 201 run 1, replayed    1       1
 COMMIT         cut before | 503 not_committed        1       0 none   | -                     | 201 run 2              2       1
 COMMIT         cut after  | 201 run 1                1       1 201    | -                     | 201 run 1, replayed    1       1
 COMMIT         swallowed  | 503 outcome_pending      1       1 201    | 409 in_flight         | 201 run 1, replayed    1       1
+COMMIT         late       | 503 outcome_pending      1       0 none   | 409 in_flight         | 201 run 1, replayed    1       1
 proof that not refused    | 503 outcome_pending      1       0 none   | 503 store_unavailable | 201 run 2              2       1
 proof that not hangs      | 503 outcome_pending      1       0 none   | 201 run 2             | 201 run 2, replayed    2       1
 proof that not cut before | 503 outcome_pending      1       0 none   | -                     | 201 run 2              2       1
 proof that not cut after  | 503 outcome_pending      1       0 none   | -                     | 201 run 2              2       1
 proof that not swallowed  | 503 outcome_pending      1       0 none   | 201 run 2             | 201 run 2, replayed    2       1
+proof that not late       | 503 outcome_pending      1       0 none   | 201 run 2             | 201 run 2, replayed    2       1
 proof that so  refused    | 503 outcome_pending      1       1 201    | 503 store_unavailable | 201 run 1, replayed    1       1
 proof that so  hangs      | 503 outcome_pending      1       1 201    | 201 run 1, replayed   | 201 run 1, replayed    1       1
 proof that so  cut before | 503 outcome_pending      1       1 201    | -                     | 201 run 1, replayed    1       1
 proof that so  cut after  | 503 outcome_pending      1       1 201    | -                     | 201 run 1, replayed    1       1
 proof that so  swallowed  | 503 outcome_pending      1       1 201    | 201 run 1, replayed   | 201 run 1, replayed    1       1
+proof that so  late       | 503 outcome_pending      1       1 201    | 201 run 1, replayed   | 201 run 1, replayed    1       1
 undo of 422    refused    | 422 run 1                1       0 none   | 503 store_unavailable | 201 run 2              2       1
 undo of 422    hangs      | 422 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 undo of 422    cut before | 422 run 1                1       0 none   | -                     | 201 run 2              2       1
 undo of 422    cut after  | 422 run 1                1       0 none   | -                     | 201 run 2              2       1
 undo of 422    swallowed  | 422 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
+undo of 422    late       | 422 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 undo of 502    refused    | 502 run 1                1       0 none   | 503 store_unavailable | 201 run 2              2       1
 undo of 502    hangs      | 502 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 undo of 502    cut before | 502 run 1                1       0 none   | -                     | 201 run 2              2       1
 undo of 502    cut after  | 502 run 1                1       0 none   | -                     | 201 run 2              2       1
 undo of 502    swallowed  | 502 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
+undo of 502    late       | 502 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 ROLLBACK 422   refused    | 422 run 1                1       0 none   | 503 store_unavailable | 201 run 2              2       1
 ROLLBACK 422   hangs      | 422 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 ROLLBACK 422   cut before | 422 run 1                1       0 none   | -                     | 201 run 2              2       1
 ROLLBACK 422   cut after  | 422 run 1                1       0 none   | -                     | 201 run 2              2       1
 ROLLBACK 422   swallowed  | 422 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
+ROLLBACK 422   late       | 422 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 ROLLBACK 502   refused    | 502 run 1                1       0 none   | 503 store_unavailable | 201 run 2              2       1
 ROLLBACK 502   hangs      | 502 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 ROLLBACK 502   cut before | 502 run 1                1       0 none   | -                     | 201 run 2              2       1
 ROLLBACK 502   cut after  | 502 run 1                1       0 none   | -                     | 201 run 2              2       1
 ROLLBACK 502   swallowed  | 502 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
+ROLLBACK 502   late       | 502 run 1                1       0 none   | 409 in_flight         | 201 run 2              2       1
 replay         refused    | 503 store_unavailable    1       1 201    | 503 store_unavailable | 201 run 1, replayed    1       1
 replay         hangs      | 503 store_unavailable    1       1 201    | 503 store_unavailable | 201 run 1, replayed    1       1
 replay         cut before | 503 store_unavailable    1       1 201    | -                     | 201 run 1, replayed    1       1
 replay         cut after  | 503 store_unavailable    1       1 201    | -                     | 201 run 1, replayed    1       1
 replay         swallowed  | 503 store_unavailable    1       1 201    | 503 store_unavailable | 201 run 1, replayed    1       1
+replay         late       | 503 store_unavailable    1       1 201    | 201 run 1, replayed   | 201 run 1, replayed    1       1
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,7 +198,7 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
     } else {
         "-".to_owned()
     };
-    outage.end(&app.proxy);
+    outage.end(&app.proxy, &strikes).await;
     let retry = seen(&app.retry(&account).await);
     let (all_runs, all_charges) = (app.runs.count(), world.charges(&account).await);
     app.assert_healthy().await;
