@@ -185,9 +185,11 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
     let strikes = app
         .proxy
         .inject(outage.on(point.statement).after(point.passes));
-    let asked = app.spawn_charge(&account);
-    strikes.struck(1).await;
-    outage.struck(&app.proxy);
+    let mut asked = app.spawn_charge(&account);
+    tokio::select! {
+        () = strikes.struck(1) => outage.struck(&app.proxy),
+        answer = &mut asked => panic!("{}, {}: not sent before {answer:?}", point.name, outage.name()),
+    }
 
     let answer = seen(&end(asked).await.expect("no panic"));
     let runs = app.runs.count();
