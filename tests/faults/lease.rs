@@ -131,6 +131,7 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
     let strikes = app.proxy.inject(outage.on(point.statement));
     let mut asked = app.spawn_charge(&account);
     tokio::select! {
+        biased;
         () = strikes.struck(1) => outage.struck(&app.proxy),
         answer = &mut asked => panic!("{}, {}: not sent before {answer:?}", point.name, outage.name()),
     }

@@ -187,6 +187,7 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
         .inject(outage.on(point.statement).after(point.passes));
     let mut asked = app.spawn_charge(&account);
     tokio::select! {
+        biased;
         () = strikes.struck(1) => outage.struck(&app.proxy),
         answer = &mut asked => panic!("{}, {}: not sent before {answer:?}", point.name, outage.name()),
     }
