@@ -24,43 +24,73 @@ impl Harness for OnServer {
     }
 }
 
-async fn lease(isolation: &'static str, size: u32) -> Option<OnServer> {
-    let database = Database::isolated(isolation).await?;
-    Some(OnServer(Arc::new(database.lease(size).await)))
+async fn lease(database: Database, size: u32) -> OnServer {
+    OnServer(Arc::new(database.lease(size).await))
 }
 
-async fn transaction(isolation: &'static str, size: u32) -> Option<OnServer> {
-    let database = Database::isolated(isolation).await?;
-    Some(OnServer(Arc::new(database.transaction(size).await)))
+async fn transaction(database: Database, size: u32) -> OnServer {
+    OnServer(Arc::new(database.transaction(size).await))
 }
 
 /// One test, which passes where there is no server.
 macro_rules! on_server {
-    ($group:ident::$clause:ident, $store:expr) => {
+    ($group:ident::$clause:ident, $kind:ident, $size:literal) => {
         #[tokio::test]
         async fn $clause() {
-            if let Some(server) = $store.await {
+            if let Some(database) = database().await {
+                let server = super::$kind(database, $size).await;
                 tower_idempotency::conformance::$group::$clause(&server).await;
             }
         }
     };
 }
 
+/// All clauses, on one database.
 macro_rules! clauses {
-    ($($name:ident: $kind:ident($isolation:literal, $size:literal);)*) => {$(
+    ($($name:ident: $kind:ident, $size:literal, $with:expr;)*) => {$(
         mod $name {
-            tower_idempotency::__conformance_clauses!($kind, [on_server] super::$kind($isolation, $size));
+            use super::{Database, servers};
+
+            async fn database() -> Option<Database> {
+                static URL: tokio::sync::OnceCell<String> = tokio::sync::OnceCell::const_new();
+                let server = servers::mariadb()?;
+                let url = URL.get_or_init(|| server.database()).await.clone();
+                Some($with(Database::at(url)))
+            }
+
+            tower_idempotency::__conformance_clauses!($kind, [on_server] $kind, $size);
         }
     )*};
 }
 
 clauses! {
-    lease_at_read_committed: lease("READ COMMITTED", 4);
-    lease_at_repeatable_read: lease("REPEATABLE READ", 4);
-    lease_at_serializable: lease("SERIALIZABLE", 4);
-    lease_on_one_connection: lease("REPEATABLE READ", 1);
-    transaction_at_read_committed: transaction("READ COMMITTED", 4);
-    transaction_at_repeatable_read: transaction("REPEATABLE READ", 4);
-    transaction_at_serializable: transaction("SERIALIZABLE", 4);
-    transaction_on_one_connection: transaction("REPEATABLE READ", 1);
+    lease_at_read_committed: lease, 4, super::read_committed;
+    lease_at_repeatable_read: lease, 4, super::repeatable_read;
+    lease_at_serializable: lease, 4, super::serializable;
+    lease_on_one_connection_without_statement_cache: lease, 1, super::without_cache;
+    transaction_at_read_committed: transaction, 4, super::read_committed;
+    transaction_at_repeatable_read: transaction, 4, super::repeatable_read;
+    transaction_at_serializable: transaction, 4, super::serializable;
+    transaction_on_one_connection: transaction, 1, super::repeatable_read;
+    transaction_without_statement_cache: transaction, 2, super::without_cache;
+}
+
+fn read_committed(database: Database) -> Database {
+    database.with("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+}
+
+/// As newer versions of MariaDB understand it.
+fn repeatable_read(database: Database) -> Database {
+    database
+        .with("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        .with("SET @ignored = 0 /*M!101108 , SESSION innodb_snapshot_isolation = ON */")
+}
+
+fn serializable(database: Database) -> Database {
+    database.with("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+}
+
+fn without_cache(mut database: Database) -> Database {
+    database.options = database.options.statement_cache_capacity(0);
+    database
 }

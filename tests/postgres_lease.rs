@@ -11,7 +11,7 @@
 mod postgres_support;
 mod servers;
 
-use std::{error::Error as _, sync::Arc};
+use std::sync::Arc;
 
 use postgres_support::*;
 use tokio::{sync::Barrier, task::JoinSet};
@@ -515,39 +515,6 @@ async fn a_closed_pool_is_unavailable() {
     store.ping().await.unwrap();
     pool.close().await;
     assert_kind(store.ping().await, StoreErrorKind::Unavailable);
-}
-
-#[tokio::test]
-async fn what_a_user_may_not_do_is_told_and_is_no_record() {
-    let Some(database) = Database::new().await else {
-        return;
-    };
-    let pool = database.pool(1).await;
-    let role = format!("clerk_{}", uuid::Uuid::new_v4().simple());
-    let sql =
-        format!("CREATE ROLE {role} LOGIN; GRANT SELECT ON tower_idempotency_leases TO {role};");
-    let granting = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
-    granting.execute(&pool).await.unwrap();
-    let clerk = pool_of(&database, &role).await;
-    let store = LeaseStore::new(clerk);
-    let error = store.check().await.unwrap_err();
-    let message = error.source().unwrap().to_string();
-    assert!(message.contains("INSERT, UPDATE"), "{message}");
-    let error = store
-        .reserve(&fresh_key(), &fingerprint(1), &terms())
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Other);
-    let message = error.source().unwrap().to_string();
-    assert!(message.contains("privilege"), "{message}");
-    let cleaning = sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-        "DROP OWNED BY {role}; DROP ROLE {role};"
-    )));
-    cleaning.execute(&pool).await.unwrap();
-}
-
-async fn pool_of(database: &Database, role: &str) -> sqlx::PgPool {
-    pool(database.options().username(role), 1).await
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::json;
+use tower_idempotency::Verdict;
 
 /// What this server answers when it can't do what it was asked: `application/problem+json`, as the idempotency layer does.
 ///
@@ -14,6 +15,7 @@ pub(crate) struct Problem {
     status: StatusCode,
     code: &'static str,
     detail: String,
+    verdict: Option<Verdict>,
 }
 
 impl Problem {
@@ -56,6 +58,7 @@ impl Problem {
             status,
             code,
             detail: detail.into(),
+            verdict: None,
         }
     }
 }
@@ -70,17 +73,20 @@ impl IntoResponse for Problem {
             "detail": self.detail,
         });
         let content_type = [(CONTENT_TYPE, "application/problem+json")];
-        (self.status, content_type, problem.to_string()).into_response()
+        (self.status, content_type, self.verdict, problem.to_string()).into_response()
     }
 }
 
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        if matches!(error, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) {
+        // A transaction that lost against another one may run again.
+        let verdict = Verdict::for_error(&error);
+        let problem = if matches!(error, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) {
             Self::unavailable(error)
         } else {
             Self::internal(error)
-        }
+        };
+        Self { verdict, ..problem }
     }
 }
 

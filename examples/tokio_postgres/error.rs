@@ -21,6 +21,7 @@ pub(crate) fn not_committed(error: Error) -> StoreError {
     let kind = match refused.map(|refused| (refused.parsed_severity(), refused.code())) {
         // A statement of the handler's had failed, and it went on all the same.
         Some((_, &SqlState::IN_FAILED_SQL_TRANSACTION)) => StoreErrorKind::Misused,
+        Some((_, &SqlState::T_R_DEADLOCK_DETECTED)) => StoreErrorKind::Conflict,
         Some((Some(Severity::Error), _)) => StoreErrorKind::RolledBack,
         // The session is gone, and perhaps only the answer to `COMMIT`: to be asked again.
         _ => StoreErrorKind::OutcomeUnknown,

@@ -92,19 +92,23 @@ async fn transfer(
 ) -> Result<(StatusCode, Json<Transfer>), Failure> {
     let Order { from, to, amount } = &order;
     let amount = i64::from(*amount);
+    // In one order for all, so that opposite transfers don't deadlock.
+    let lock = "SELECT 1 FROM accounts WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
     let insert = "INSERT INTO transfers (source, target, amount) VALUES ($1, $2, $3) RETURNING id";
     let take = "UPDATE accounts SET balance = balance - $1 WHERE name = $2 AND balance >= $1";
     let give = "UPDATE accounts SET balance = balance + $1 WHERE name = $2";
 
+    let accounts = tx.execute(lock, &[from, to]).await;
+    if accounts.map_err(internal)? != 2 {
+        return Err((StatusCode::CONFLICT, "two accounts are needed".to_owned()));
+    }
     // Before the balance is checked, to show that a 4xx rolls it back.
     let inserted = tx.query_one(insert, &[from, to, &amount]).await;
     let id = inserted.and_then(|row| row.try_get(0)).map_err(internal)?;
     if tx.execute(take, &[&amount, from]).await.map_err(internal)? == 0 {
         return Err((StatusCode::CONFLICT, format!("{from} has not enough")));
     }
-    if tx.execute(give, &[&amount, to]).await.map_err(internal)? == 0 {
-        return Err((StatusCode::CONFLICT, format!("there is no {to}")));
-    }
+    tx.execute(give, &[&amount, to]).await.map_err(internal)?;
     Ok((StatusCode::CREATED, Json(Transfer { id, order })))
 }
 

@@ -1,7 +1,11 @@
 //! That the store keeps the contract, and what the example promises besides, on a server that the tests start.
 
+mod bank;
 mod case;
+mod commits;
 mod contract;
+mod faults;
+mod lost;
 mod misuse;
 mod rollbacks;
 #[path = "../../tests/servers/mod.rs"]
@@ -17,23 +21,29 @@ use tokio_postgres::{Client, Config, NoTls};
 use crate::{connections::Connections, store::TransactionStore};
 
 /// A new database.
-struct Database(Config);
+struct Database {
+    url: String,
+}
 
 impl Database {
     /// None if there is no Postgres on this machine.
     async fn new() -> Option<Self> {
         let url = servers::postgres()?.database().await;
-        Some(Self(url.parse().expect("a URL")))
+        Some(Self { url })
     }
 
-    async fn store(&self) -> TransactionStore {
-        let connections = Connections::new(self.0.clone(), 4);
+    fn config(&self) -> Config {
+        self.url.parse().expect("a URL")
+    }
+
+    async fn store(&self, connections: usize) -> TransactionStore {
+        let connections = Connections::new(self.config(), connections);
         TransactionStore::new(connections).await.expect("a table")
     }
 
     /// A connection of the test's own.
     async fn connect(&self) -> Client {
-        let (client, connection) = self.0.connect(NoTls).await.expect("a connection");
+        let (client, connection) = self.config().connect(NoTls).await.expect("a connection");
         tokio::spawn(connection);
         client
     }

@@ -1,9 +1,10 @@
 use std::{
-    fmt,
+    collections::BTreeMap,
+    fmt, mem,
     net::SocketAddr,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -28,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Clients that charge and retry, each request at an app of their choice.
 pub(crate) struct Clients {
     over: Arc<AtomicBool>,
-    counts: Arc<Counts>,
+    counts: Arc<Mutex<Counts>>,
     addresses: watch::Sender<Vec<SocketAddr>>,
     tasks: Vec<JoinHandle<Vec<Charged>>>,
 }
@@ -36,14 +37,16 @@ pub(crate) struct Clients {
 /// What the clients met.
 #[derive(Debug, Default)]
 struct Counts {
-    requests: AtomicUsize,
+    requests: usize,
     /// No answer came, or only a part of it.
-    broken: AtomicUsize,
-    /// 409 or 503.
-    asked_to_retry: AtomicUsize,
-    replays: AtomicUsize,
+    broken: usize,
+    /// 409 and 503, by their codes.
+    asked_to_retry: BTreeMap<String, usize>,
+    replays: usize,
     /// Keys whose charge was committed and whose answer a kill had taken: all that the client ever got are replays.
-    answers_lost: AtomicUsize,
+    answers_lost: usize,
+    /// The longest that it took until an answer was final.
+    slowest: Duration,
 }
 
 /// A key that was charged, and its answer.
@@ -57,7 +60,7 @@ impl Clients {
     pub(crate) fn start(apps: impl Into<Vec<SocketAddr>>) -> Self {
         let (addresses, receiver) = watch::channel(apps.into());
         let over = Arc::new(AtomicBool::new(false));
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(Mutex::default());
         let client = || Client {
             over: Arc::clone(&over),
             counts: Arc::clone(&counts),
@@ -86,17 +89,15 @@ impl Clients {
         for task in self.tasks {
             charged.extend(task.await.expect("a client that finished"));
         }
-        Outcome {
-            charged,
-            counts: self.counts,
-        }
+        let counts = mem::take(&mut *self.counts.lock().expect("the counts"));
+        Outcome { charged, counts }
     }
 }
 
 /// One of the clients.
 struct Client {
     over: Arc<AtomicBool>,
-    counts: Arc<Counts>,
+    counts: Arc<Mutex<Counts>>,
     addresses: watch::Receiver<Vec<SocketAddr>>,
 }
 
@@ -118,7 +119,7 @@ impl Client {
             assert!(late.is_replay(), "{key}");
             assert!(answer.is_replay() || other.is_replay(), "{key} ran twice");
             let lost = answer.is_replay() && other.is_replay();
-            add(&self.counts.answers_lost, usize::from(lost));
+            self.count(|counts| counts.answers_lost += usize::from(lost));
             charges.push(Charged {
                 key,
                 amount,
@@ -138,22 +139,30 @@ impl Client {
         while start.elapsed() < PATIENCE {
             pause.tick().await;
             let caller = Caller::new(self.any_app());
-            add(&self.counts.requests, 1);
+            self.count(|counts| counts.requests += 1);
             let request = caller.keyed("/charges", "alice", key, &order);
             let Some(answer) = caller.try_send(request).await else {
-                add(&self.counts.broken, 1);
+                self.count(|counts| counts.broken += 1);
                 continue;
             };
             if [StatusCode::CONFLICT, StatusCode::SERVICE_UNAVAILABLE].contains(&answer.status) {
-                add(&self.counts.asked_to_retry, 1);
+                let code = answer.code();
+                self.count(|counts| *counts.asked_to_retry.entry(code).or_default() += 1);
                 last = Some(answer);
                 continue;
             }
             assert_eq!(answer.status, StatusCode::CREATED, "{key}: {answer:?}");
-            add(&self.counts.replays, usize::from(answer.is_replay()));
+            self.count(|counts| {
+                counts.replays += usize::from(answer.is_replay());
+                counts.slowest = counts.slowest.max(start.elapsed());
+            });
             return answer;
         }
         panic!("{key} hangs: {last:?} is the last answer after {PATIENCE:?}");
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Counts)) {
+        count(&mut self.counts.lock().expect("the counts"));
     }
 
     fn any_app(&self) -> SocketAddr {
@@ -165,14 +174,13 @@ impl Client {
 /// What became of the load.
 pub(crate) struct Outcome {
     charged: Vec<Charged>,
-    counts: Arc<Counts>,
+    counts: Counts,
 }
 
 impl Outcome {
     /// Compares what the clients were told with what a connection of the test's own reads.
     pub(crate) async fn assert_charged_once(&self, database: &Database) {
-        let broken = self.counts.broken.load(Ordering::Relaxed);
-        assert_ne!(broken, 0, "no request met a kill");
+        assert_ne!(self.counts.broken, 0, "no request met a kill");
         let mut told: Vec<_> = self.charged.iter().map(Charged::row).collect();
         let mut made = database.charges().await;
         told.sort();
@@ -217,8 +225,4 @@ pub(crate) async fn random_moment_within(longest: Duration) {
 pub(crate) fn random_below(limit: usize) -> usize {
     let limit = u128::try_from(limit).expect("a number");
     usize::try_from(Uuid::new_v4().as_u128() % limit).expect("below a number")
-}
-
-fn add(counter: &AtomicUsize, number: usize) {
-    counter.fetch_add(number, Ordering::Relaxed);
 }

@@ -19,11 +19,11 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use sqlx::{
-    AssertSqlSafe, Executor, MySqlPool,
-    mysql::{MySqlConnectOptions, MySqlPoolOptions},
+    AssertSqlSafe, Executor, MySql, MySqlConnection, MySqlPool,
+    mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlPoolOptions},
 };
 use tower_idempotency::{
-    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag,
+    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag, Tx,
     mysql::{LeaseStore, TransactionStore},
     store::{Claim, Nonce, Reservation, Store, Terms},
 };
@@ -35,48 +35,50 @@ pub(crate) const RETENTION: Duration = Duration::from_secs(600);
 pub(crate) const INSTANT: Duration = Duration::from_millis(1);
 
 /// A database that this test has for itself, and how its sessions are set.
+#[derive(Clone)]
 pub(crate) struct Database {
     pub(crate) options: MySqlConnectOptions,
-    isolation: &'static str,
+    pub(crate) url: String,
+    settings: String,
 }
 
 impl Database {
     /// None if there is no server on this machine.
     pub(crate) async fn new() -> Option<Self> {
-        Self::isolated("REPEATABLE READ").await
+        Some(Self::at(servers::mariadb()?.database().await))
     }
 
-    /// With this isolation as the default of its sessions.
-    pub(crate) async fn isolated(isolation: &'static str) -> Option<Self> {
-        let url = servers::mariadb()?.database().await;
-        Some(Self::at(&url, isolation))
+    pub(crate) fn at(url: String) -> Self {
+        Self {
+            options: MySqlConnectOptions::from_str(&url).unwrap(),
+            url,
+            settings: String::new(),
+        }
     }
 
-    pub(crate) fn at(url: &str, isolation: &'static str) -> Self {
-        let options = MySqlConnectOptions::from_str(url).unwrap();
-        Self { options, isolation }
+    /// The same one, whose sessions begin with this.
+    pub(crate) fn with(mut self, setting: &str) -> Self {
+        self.settings = format!("; {setting}{}", self.settings);
+        self
     }
 
     /// Sessions west and east of UTC take turns.
     pub(crate) async fn pool(&self, size: u32) -> MySqlPool {
-        self.pool_with(size, self.options.clone()).await
-    }
-
-    pub(crate) async fn pool_with(&self, size: u32, options: MySqlConnectOptions) -> MySqlPool {
-        let (isolation, made) = (self.isolation, AtomicUsize::new(0));
+        let (settings, made) = (self.settings.clone(), AtomicUsize::new(0));
         MySqlPoolOptions::new()
             .max_connections(size)
             .test_before_acquire(false)
             .after_connect(move |connection, _| {
                 let zone = ZONES[made.fetch_add(1, Ordering::Relaxed) % ZONES.len()];
+                let sql = format!("SET time_zone = '{zone}'{settings}");
                 Box::pin(async move {
-                    let sql = format!(
-                        "SET time_zone = '{zone}'; SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"
-                    );
-                    connection.execute(AssertSqlSafe(sql)).await.map(drop)
+                    connection
+                        .execute(sqlx::raw_sql(AssertSqlSafe(sql)))
+                        .await
+                        .map(drop)
                 })
             })
-            .connect_with(options)
+            .connect_with(self.options.clone())
             .await
             .unwrap()
     }
@@ -92,10 +94,81 @@ impl Database {
         store.migrate().await.unwrap();
         store
     }
+
+    /// The tables of a small application, and a connection of a stranger, who sees what was committed.
+    pub(crate) async fn shop(&self) -> MySqlPool {
+        let outside = MySqlPoolOptions::new()
+            .max_connections(1)
+            .connect_with(MySqlConnectOptions::from_str(&self.url).unwrap())
+            .await
+            .unwrap();
+        sqlx::raw_sql(
+            "CREATE TABLE IF NOT EXISTS charges (amount BIGINT NOT NULL PRIMARY KEY) ENGINE = InnoDB;
+             CREATE TABLE IF NOT EXISTS accounts (id INT NOT NULL PRIMARY KEY, balance BIGINT NOT NULL) ENGINE = InnoDB;
+             INSERT IGNORE INTO accounts VALUES (1, 0), (2, 0)",
+        )
+        .execute(&outside)
+        .await
+        .unwrap();
+        outside
+    }
 }
 
-/// New York's and Kiritimati's, by their offsets: not every server has the tables of names.
-const ZONES: [&str; 2] = ["-05:00", "+14:00"];
+/// New York's, and the easternmost that MariaDB takes, by their offsets: not every server has the tables of names.
+const ZONES: [&str; 2] = ["-05:00", "+13:00"];
+
+pub(crate) const CHARGE: &str = "INSERT INTO charges VALUES (10)";
+pub(crate) const CHARGES: &str = "SELECT count(*) FROM charges";
+
+/// One number, read through this pool.
+pub(crate) async fn count(pool: &MySqlPool, sql: &'static str) -> i64 {
+    count_on(&mut *pool.acquire().await.unwrap(), sql).await
+}
+
+/// The same, on this connection.
+pub(crate) async fn count_on(connection: &mut MySqlConnection, sql: &'static str) -> i64 {
+    let sql = AssertSqlSafe(format!("SELECT CAST(({sql}) AS SIGNED)"));
+    sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+}
+
+pub(crate) fn take(claim: &Claim) -> Tx<MySql> {
+    Tx::take(claim.attachments()).unwrap()
+}
+
+pub(crate) async fn run(
+    connection: &mut MySqlConnection,
+    sql: &'static str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(sql).execute(connection).await.map(drop)
+}
+
+/// The server's number of an error.
+pub(crate) fn number(error: &sqlx::Error) -> u16 {
+    let error = error.as_database_error().expect("the server's own error");
+    error.downcast_ref::<MySqlDatabaseError>().number()
+}
+
+/// Lets two transactions deadlock over accounts that each has written to, and tells whether the first one is the victim.
+pub(crate) async fn deadlock(one: &mut MySqlConnection, other: &mut MySqlConnection) -> bool {
+    const FIRST: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 1";
+    const SECOND: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 2";
+    run(one, FIRST).await.unwrap();
+    run(other, SECOND).await.unwrap();
+    match tokio::join!(run(one, SECOND), run(other, FIRST)) {
+        (Err(error), Ok(())) => {
+            assert_eq!(number(&error), 1213);
+            true
+        }
+        (Ok(()), Err(error)) => {
+            assert_eq!(number(&error), 1213);
+            false
+        }
+        both => panic!("no deadlock: {both:?}"),
+    }
+}
+
+/// The kind of a transaction that the database rolled back in favour of another one.
+pub(crate) const CONFLICT: StoreErrorKind = StoreErrorKind::RolledBack;
 
 /// A key that no other test has.
 pub(crate) fn fresh_key() -> RecordKey {
@@ -158,4 +231,17 @@ pub(crate) async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() 
     tokio::time::timeout(Duration::from_secs(60), limit)
         .await
         .expect("the condition never held");
+}
+
+pub(crate) async fn complete(
+    store: &dyn Store,
+    claim: &Claim,
+    body: &'static str,
+) -> Result<(), StoreError> {
+    store.complete(claim, &response(body), RETENTION).await
+}
+
+/// What the store's error was caused by.
+pub(crate) fn cause(error: &StoreError) -> String {
+    std::error::Error::source(error).unwrap().to_string()
 }

@@ -6,6 +6,7 @@ use super::{
     Database,
     support::{self, Answer, send},
 };
+use crate::store::TransactionStore;
 
 pub(super) const INSERT: &str = "INSERT INTO effects VALUES (1)";
 
@@ -19,13 +20,22 @@ impl Case {
     /// None if there is no Postgres on this machine.
     pub(super) async fn new<T: 'static>(handler: impl Handler<T, ()>) -> Option<Self> {
         let database = Database::new().await?;
+        let store = database.store(4).await;
+        Some(Self::over(store, database, handler).await)
+    }
+
+    pub(super) async fn over<T: 'static>(
+        store: TransactionStore,
+        database: Database,
+        handler: impl Handler<T, ()>,
+    ) -> Self {
         let table = "CREATE TABLE effects (id int8 PRIMARY KEY DEFERRABLE)";
         let made = database.connect().await.batch_execute(table).await;
         made.expect("a table");
-        let layer = IdempotencyLayer::new(database.store().await, ScopeBy::single_tenant());
+        let layer = IdempotencyLayer::new(store, ScopeBy::single_tenant());
         let routes = Router::new().route("/charges", post(handler));
-        let app = routes.route_layer(layer.require_key());
-        Some(Self { app, database })
+        let app = routes.route_layer(layer.require_key().with_transaction_retries(1));
+        Self { app, database }
     }
 
     pub(super) async fn post(&self) -> Answer {

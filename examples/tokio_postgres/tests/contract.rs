@@ -1,13 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::OnceCell;
-use tower_idempotency::{
-    Fingerprint, RecordKey, SavedResponse, StoreErrorKind, Tag,
-    conformance::Harness,
-    store::{Claim, Nonce, Reservation, Store, Terms},
-};
+use tower_idempotency::{conformance::Harness, store::Store};
 
-use super::{Database, until};
+use super::Database;
 use crate::store::TransactionStore;
 
 #[async_trait::async_trait]
@@ -25,92 +21,8 @@ impl Harness for TransactionStore {
 async fn shared() -> TransactionStore {
     static SHARED: OnceCell<Option<Database>> = OnceCell::const_new();
     let database = SHARED.get_or_init(Database::new).await.as_ref();
-    database.expect("a Postgres server").store().await
+    let database = database.expect("Postgres, or TEST_POSTGRES_URL");
+    database.store(4).await
 }
 
 tower_idempotency::conformance_tests!(transaction: shared);
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-async fn acquire(store: &TransactionStore) -> Claim {
-    let key = RecordKey::from_bytes([7; 32]);
-    let fingerprint = Fingerprint::new(Tag::from_u16(0x0101), [7; 32]);
-    let terms = Terms::new(Nonce::random(), MINUTE, MINUTE);
-    let reserved = store.reserve(&key, &fingerprint, &terms).await;
-    let Ok(Reservation::Acquired(claim)) = reserved else {
-        unreachable!("not acquired: {reserved:?}");
-    };
-    claim
-}
-
-/// The same claim as it would be known if its transaction's connection were lost.
-fn without_transaction(claim: &Claim) -> Claim {
-    let (key, fingerprint) = (*claim.key(), *claim.fingerprint());
-    Claim::new(key, fingerprint, claim.nonce(), 1, claim.fence())
-}
-
-#[tokio::test]
-async fn what_became_of_a_lost_transaction_is_told_once_it_has_ended() {
-    let Some(database) = Database::new().await else {
-        return;
-    };
-    let store = database.store().await;
-    let response = SavedResponse::tombstone();
-    let claim = acquire(&store).await;
-    let lost = without_transaction(&claim);
-
-    let early = store.complete(&lost, &response, MINUTE).await;
-    let kind = early.map_err(|error| error.kind());
-    assert_eq!(kind, Err(StoreErrorKind::OutcomeUnknown));
-
-    let completed = store.complete(&claim, &response, MINUTE).await;
-    completed.expect("a commit");
-    let verified = store.complete(&lost, &response, MINUTE).await;
-    verified.expect("the same outcome");
-    let released = store.release(&lost).await.map_err(|error| error.kind());
-    assert_eq!(released, Err(StoreErrorKind::LostClaim));
-}
-
-#[tokio::test]
-async fn a_transaction_whose_session_ended_was_rolled_back() {
-    let Some(database) = Database::new().await else {
-        return;
-    };
-    let store = database.store().await;
-    let response = SavedResponse::tombstone();
-    let claim = acquire(&store).await;
-    end_sessions(&database).await;
-
-    let outcome = store.complete(&claim, &response, MINUTE).await;
-    let kind = outcome.map_err(|error| error.kind());
-    assert_eq!(kind, Err(StoreErrorKind::OutcomeUnknown));
-    let asked_again = store.complete(&claim, &response, MINUTE).await;
-    let kind = asked_again.map_err(|error| error.kind());
-    assert_eq!(kind, Err(StoreErrorKind::RolledBack));
-    let again = acquire(&store).await;
-    store.release(&again).await.expect("a rollback");
-}
-
-#[tokio::test]
-async fn a_connection_that_was_closed_meanwhile_is_not_used_for_ever() {
-    let Some(database) = Database::new().await else {
-        return;
-    };
-    let store = database.store().await;
-    end_sessions(&database).await;
-    until("a new connection", async || store.ping().await.is_ok()).await;
-}
-
-/// As an administrator does, or a server that restarts.
-async fn end_sessions(database: &Database) {
-    let client = database.connect().await;
-    let others =
-        "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    let count = async |what: &str| {
-        let query = format!("SELECT count({what}) {others}");
-        let row = client.query_one(&query, &[]);
-        row.await.expect("a row").get::<_, i64>(0)
-    };
-    assert_ne!(count("pg_terminate_backend(pid)").await, 0);
-    until("their end", async || count("*").await == 0).await;
-}

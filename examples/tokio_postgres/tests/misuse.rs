@@ -1,5 +1,6 @@
 use std::sync::{Arc, Mutex};
 
+use axum::extract::{FromRequestParts, Request};
 use http::StatusCode;
 use tower_idempotency::RejectionKind;
 
@@ -40,9 +41,15 @@ async fn a_transaction_that_the_handler_keeps_is_rolled_back() {
 
 #[tokio::test]
 async fn a_transaction_is_taken_once() {
-    let handler = async |first: Tx, _second: Tx| {
+    let handler = async |request: Request| {
+        let (mut parts, _) = request.into_parts();
+        let first = Tx::from_request_parts(&mut parts, &()).await?;
         first.execute(INSERT, &[]).await.expect("an effect");
-        StatusCode::CREATED
+        let meanwhile = Tx::from_request_parts(&mut parts, &()).await;
+        assert!(meanwhile.is_err());
+        drop(first);
+        let again = Tx::from_request_parts(&mut parts, &()).await;
+        again.map(|_| StatusCode::CREATED)
     };
     let Some(case) = Case::new(handler).await else {
         return;

@@ -1,5 +1,4 @@
 use http::StatusCode;
-use tower_idempotency::RejectionKind;
 
 use super::{
     case::{Case, INSERT, NOTHING, failed},
@@ -76,28 +75,4 @@ async fn what_a_handler_wrote_that_fails_or_panics_is_rolled_back() {
         assert_eq!(case.left().await, NOTHING);
     }
     assert_eq!(runs.count(), 3);
-}
-
-#[tokio::test]
-async fn a_commit_that_postgres_refuses_is_no_success() {
-    let runs = Runs::default();
-    let counted = runs.clone();
-    let handler = async move |tx: Tx| {
-        let run = counted.add();
-        let defer = tx.execute("SET CONSTRAINTS ALL DEFERRED", &[]).await;
-        defer.expect("a constraint that is checked at the commit");
-        for _ in run..=2 {
-            tx.execute(INSERT, &[]).await.expect("an effect");
-        }
-        StatusCode::CREATED
-    };
-    let Some(case) = Case::new(handler).await else {
-        return;
-    };
-    let refused = case.post().await;
-    assert_eq!(refused.rejection(), Some(RejectionKind::NotCommitted));
-    assert_eq!(case.left().await, NOTHING);
-    assert_eq!(case.post().await.status(), StatusCode::CREATED);
-    assert_eq!(case.left().await, [1, 1, 0]);
-    assert_eq!(runs.count(), 2);
 }

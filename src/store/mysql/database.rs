@@ -114,7 +114,7 @@ async fn give_back<T>(
 }
 
 /// Gives a server up that doesn't answer.
-async fn bounded<T>(
+pub(super) async fn bounded<T>(
     answer: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
     match timeout(ANSWER_LIMIT, answer).await {

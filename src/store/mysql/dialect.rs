@@ -3,10 +3,10 @@ use std::{sync::Arc, time::Duration};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row};
 
 use super::{
-    database::{Database, script},
+    database::{Database, bounded, script},
     error::{failed, is_answer, is_conflict, is_duplicate, is_no_savepoint},
     statement::found,
-    transaction_sql::{TransactionSql, commit, roll_back, undo},
+    transaction_sql::TransactionSql,
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
@@ -55,49 +55,67 @@ impl Dialect {
             let refused = match script(connection, AssertSqlSafe(open)).await {
                 Ok(rows) => {
                     let now = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-                    begin::<MySql>(connection, SAVEPOINT).await?;
-                    return Ok(Started::Free(Found {
-                        now,
-                        stored: expired,
-                    }));
+                    // From here on sqlx counts the transaction, which the handler's nested ones need.
+                    bounded(begin::<MySql>(connection, SAVEPOINT)).await?;
+                    let stored = expired;
+                    return Ok(Started::Free(Found { now, stored }));
                 }
-                Err(error) => error,
+                Err(error) if is_duplicate(&error) || is_conflict(&error) => error,
+                Err(error) => return Err(error),
             };
-            let is_committed = is_duplicate(&refused);
-            if !is_committed && !is_conflict(&refused) {
+            let found = match self.look(connection, key, &refused).await? {
+                Looked::Answer(started) => return Ok(started),
+                Looked::Nothing(found) => found,
+            };
+            // Without anything there, it was another key's lock that the row met, for a moment.
+            let is_next = is_duplicate(&refused) && found.is_some() && expired.is_none();
+            if !is_next && !attempts.again().await {
                 return Err(refused);
             }
-            let look = if is_committed {
-                self.sql.look(key)
-            } else {
-                self.sql.look_uncommitted(key)
-            };
-            let rows = script(connection, AssertSqlSafe(look)).await?;
-            let found = match found(rows.first()) {
-                Ok(found) => found,
-                Err(error) => return Ok(Started::Unreadable(error)),
-            };
-            if found.live().is_some() {
-                return Ok(Started::Found(found));
-            }
-            let is_held = match rows.get(1) {
-                Some(row) => row.try_get(0)?,
-                None => false,
-            };
-            if is_held && found.stored.is_none() {
-                return Ok(Started::InFlight);
-            }
-            // Where nothing is there, it was another key's lock that the row met, for a moment.
-            if !is_committed && !attempts.again().await {
-                return Err(refused);
-            }
-            expired = found.stored;
+            expired = found.or(expired);
         }
+    }
+
+    /// What is in the way of a key's row.
+    async fn look(
+        &self,
+        connection: &mut MySqlConnection,
+        key: &RecordKey,
+        refused: &sqlx::Error,
+    ) -> Result<Looked, sqlx::Error> {
+        let look = if is_duplicate(refused) {
+            self.sql.look(key)
+        } else {
+            self.sql.look_uncommitted(key)
+        };
+        let rows = script(connection, AssertSqlSafe(look)).await?;
+        let found = match found(rows.first()) {
+            Ok(found) => found,
+            Err(error) => return Ok(Looked::Answer(Started::Unreadable(error))),
+        };
+        if found.live().is_some() {
+            return Ok(Looked::Answer(Started::Found(found)));
+        }
+        let is_held = match rows.get(1) {
+            Some(row) => row.try_get(0)?,
+            None => false,
+        };
+        Ok(if is_held && found.stored.is_none() {
+            Looked::Answer(Started::InFlight)
+        } else {
+            Looked::Nothing(found.stored)
+        })
     }
 }
 
 impl TransactionDialect for Dialect {
     type Database = MySql;
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let read = || self.sql.read.query().bind(&key.as_bytes()[..]);
+        let rows = self.database.fetch(read).await?;
+        found(rows.first())
+    }
 
     async fn open(
         &self,
@@ -120,7 +138,7 @@ impl TransactionDialect for Dialect {
             Err(error) => {
                 // What has begun is given up, and the session as it was.
                 if is_answer(&error)
-                    && script(connection, AssertSqlSafe(roll_back())).await.is_ok()
+                    && script(connection, self.sql.roll_back.text()).await.is_ok()
                     && depth::<MySql>(connection) == 0
                 {
                     transaction.pool();
@@ -157,25 +175,26 @@ impl TransactionDialect for Dialect {
             .bind(claim.nonce().as_bytes().to_vec())
             .execute(&mut *connection)
             .await;
-        match saved {
-            Ok(saved) if saved.rows_affected() > 0 => {}
-            Ok(_) => {
-                return Err(self
-                    .why_ended(connection, claim, sqlx::Error::RowNotFound)
-                    .await);
+        let ended = match saved {
+            Ok(saved) if saved.rows_affected() > 0 => {
+                match script(connection, self.sql.commit.text()).await {
+                    Ok(_) => {
+                        set_ended::<MySql>(connection);
+                        return Ok(());
+                    }
+                    Err(error) if is_no_savepoint(&error) => error,
+                    Err(error) => return Err(self.not_committed(connection, claim, error).await),
+                }
             }
-            Err(error) => return Err(self.not_saved(connection, claim, error).await),
-        }
-        match script(connection, AssertSqlSafe(commit())).await {
-            Ok(_) => {
-                set_ended::<MySql>(connection);
-                Ok(())
-            }
-            Err(error) if is_no_savepoint(&error) => {
-                Err(self.why_ended(connection, claim, error).await)
-            }
-            Err(error) => Err(NotCommitted::Unsure(error)),
-        }
+            Ok(_) => sqlx::Error::RowNotFound,
+            Err(error) if is_conflict(&error) => error,
+            Err(error) => return Err(self.not_saved(connection, error).await),
+        };
+        Err(match self.is_committed(connection, claim).await {
+            Ok(true) => NotCommitted::Ended,
+            Ok(false) => NotCommitted::Conflict(ended),
+            Err(error) => NotCommitted::Unsure(error),
+        })
     }
 
     async fn undo(
@@ -183,17 +202,16 @@ impl TransactionDialect for Dialect {
         connection: &mut MySqlConnection,
         claim: &Claim,
     ) -> Result<(), NotCommitted> {
-        match script(connection, AssertSqlSafe(undo())).await {
+        match script(connection, self.sql.undo.text()).await {
             Ok(_) => {
                 set_ended::<MySql>(connection);
                 Ok(())
             }
-            Err(error) if is_no_savepoint(&error) => {
-                match self.why_ended(connection, claim, error).await {
-                    // It ended, and nobody knows how.
-                    NotCommitted::Unsure(_) => Err(NotCommitted::Ended),
-                    reason => Err(reason),
-                }
+            Err(ended) if is_no_savepoint(&ended) => {
+                Err(match self.is_committed(connection, claim).await {
+                    Ok(false) => NotCommitted::Conflict(ended),
+                    Ok(true) | Err(_) => NotCommitted::Ended,
+                })
             }
             Err(error) => Err(NotCommitted::Failed(error)),
         }
@@ -236,47 +254,51 @@ impl TransactionDialect for Dialect {
 }
 
 impl Dialect {
-    /// The transaction isn't the one that we opened: it was committed, by the handler, or rolled back, mostly by a deadlock.
-    async fn why_ended(
+    /// Of a transaction that isn't the one that we opened any more: whether that one was committed, by the handler.
+    /// If not, it was rolled back, by a deadlock, say.
+    async fn is_committed(
         &self,
         connection: &mut MySqlConnection,
         claim: &Claim,
-        error: sqlx::Error,
-    ) -> NotCommitted {
-        let rows = script(connection, AssertSqlSafe(self.sql.is_committed(claim))).await;
-        let is_committed = rows.and_then(|rows| {
-            let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-            row.try_get::<bool, _>(0)
-        });
-        match is_committed {
-            Ok(true) => NotCommitted::Ended,
-            Ok(false) => {
-                set_ended::<MySql>(connection);
-                NotCommitted::Conflict(error)
-            }
-            Err(error) => NotCommitted::Unsure(error),
-        }
+    ) -> Result<bool, sqlx::Error> {
+        let rows = script(connection, AssertSqlSafe(self.sql.is_committed(claim))).await?;
+        let is_committed = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        set_ended::<MySql>(connection);
+        Ok(is_committed)
     }
 
     /// The record couldn't be written.
     async fn not_saved(
         &self,
         connection: &mut MySqlConnection,
-        claim: &Claim,
         error: sqlx::Error,
     ) -> NotCommitted {
         if !is_answer(&error) {
             return NotCommitted::Failed(error);
         }
-        if is_conflict(&error) {
-            return self.why_ended(connection, claim, error).await;
-        }
-        match script(connection, AssertSqlSafe(roll_back())).await {
+        match script(connection, self.sql.roll_back.text()).await {
             Ok(_) => {
                 set_ended::<MySql>(connection);
                 NotCommitted::Failed(error)
             }
-            Err(error) => NotCommitted::Unsure(error),
+            // Whatever the session is now, it must not be pooled.
+            Err(_) => NotCommitted::Unsure(error),
+        }
+    }
+
+    /// The commit failed, or what follows it: only a cluster has conflicts as late as this.
+    async fn not_committed(
+        &self,
+        connection: &mut MySqlConnection,
+        claim: &Claim,
+        error: sqlx::Error,
+    ) -> NotCommitted {
+        if !is_conflict(&error) {
+            return NotCommitted::Unsure(error);
+        }
+        match self.is_committed(connection, claim).await {
+            Ok(false) => NotCommitted::Conflict(error),
+            Ok(true) | Err(_) => NotCommitted::Unsure(error),
         }
     }
 }
@@ -288,4 +310,10 @@ enum Started {
     Unreadable(StoreError),
     /// Another transaction has the key.
     InFlight,
+}
+
+enum Looked {
+    Answer(Started),
+    /// Or an expired row.
+    Nothing(Option<Stored>),
 }

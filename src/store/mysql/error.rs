@@ -65,7 +65,12 @@ pub(super) fn is_no_savepoint(error: &sqlx::Error) -> bool {
 
 /// The database undid one of two that got in each other's way.
 pub(super) fn is_conflict(error: &sqlx::Error) -> bool {
-    let conflicts = [DEADLOCK, LOCK_WAIT_TIMEOUT, RECORD_CHANGED];
+    let conflicts = [
+        DEADLOCK,
+        LOCK_WAIT_TIMEOUT,
+        RECORD_CHANGED,
+        ROLLED_BACK_AT_COMMIT,
+    ];
     number(error).is_some_and(|number| conflicts.contains(&number))
 }
 
@@ -99,9 +104,11 @@ const NO_SUCH_TABLE: u16 = 1146;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 const NO_SUCH_SAVEPOINT: u16 = 1305;
+/// By MySQL's group replication.
+const ROLLED_BACK_AT_COMMIT: u16 = 3101;
 
 /// It may be otherwise a little later, or on another server.
-const UNAVAILABLE: [u16; 23] = [
+const UNAVAILABLE: [u16; 24] = [
     RECORD_CHANGED,
     1040, // too many connections
     1041, // out of memory
@@ -125,6 +132,7 @@ const UNAVAILABLE: [u16; 23] = [
     1927, // the connection was killed
     1969, // the statement took too long
     3024, // the same, on MySQL
+    ROLLED_BACK_AT_COMMIT,
 ];
 
 const NOT_MIGRATED: &str = "the store's table is missing or was altered, run its `migrate()` or the SQL that is shipped with it";

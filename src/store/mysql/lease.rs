@@ -133,6 +133,11 @@ impl Store for LeaseStore {
 }
 
 impl LeaseStore {
+    #[cfg(test)]
+    pub(super) fn set_sql(&mut self, sql: LeaseSql) {
+        self.sql = Arc::new(sql);
+    }
+
     /// Runs a statement, and tells whether there was a row for it.
     async fn write<'q>(
         &self,

@@ -3,7 +3,7 @@
 //! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`. An assignment of
 //! an UPDATE sees what those to its left have written, unless a sql_mode of MariaDB says otherwise: none here depends on it.
 
-use super::statement::Statement;
+use super::statement::{Statement, filled};
 use crate::store::TableName;
 
 /// A new row, or the one that is there, which isn't written. MySQL has no RETURNING, and gives no row.
@@ -27,13 +27,13 @@ WHERE record_key = ? AND nonce = ? AND state = ? AND lease_end <= {now}";
 /// Of a running claim only; what is kept after the lease stays as long as it was.
 const RENEW: &str = "
 UPDATE {table} SET expires = {now} + ? + (expires - lease_end), lease_end = {now} + ?
-WHERE record_key = ? AND nonce = ? AND state = 0 AND expires > {now}";
+WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 
 /// Over the claim's own running record, or over an expired one.
 const SETTLE: &str = "
 UPDATE {table} SET fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?, fence = GREATEST(fence, ?), state = ?,
     lease_end = {now} + ?, expires = {now} + ?, response = ?
-WHERE record_key = ? AND ((nonce = ? AND state = 0) OR expires <= {now})";
+WHERE record_key = ? AND ((nonce = ? AND state = 0) OR expires - {now} <= 0)";
 
 /// Where no row is.
 const SETTLE_LOST: &str = "
@@ -43,12 +43,12 @@ VALUES (?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?, ?)";
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
 UPDATE {table} SET lease_end = {now}, expires = {now}
-WHERE record_key = ? AND nonce = ? AND state = 0 AND expires > {now}";
+WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
 UPDATE {table} SET state = 2, response = NULL, lease_end = {now}, expires = {now}
-WHERE record_key = ? AND expires > {now}";
+WHERE record_key = ? AND expires - {now} > 0";
 
 /// The statements with a table's name in them.
 #[derive(Debug)]
@@ -65,7 +65,12 @@ pub(super) struct LeaseSql {
 
 impl LeaseSql {
     pub(super) fn new(table: &TableName) -> Self {
-        let statement = |template| Statement::new(template, table);
+        Self::built(|template| filled(template, table))
+    }
+
+    /// Of texts that are made of templates like this.
+    pub(super) fn built(fill: impl Fn(&str) -> String) -> Self {
+        let statement = |template| Statement::new(fill(template));
         Self {
             claim: statement(CLAIM),
             read: statement(READ),

@@ -1,11 +1,18 @@
 //! MySQL and MariaDB through sqlx and the user's own pool.
 
+#[cfg(all(test, unix, feature = "conformance"))]
+mod as_mysql;
 mod database;
 mod dialect;
 mod error;
 mod lease;
 mod lease_sql;
+#[cfg(all(test, unix, feature = "conformance"))]
+mod query_plans;
 mod schema;
+#[cfg(all(test, unix, feature = "conformance"))]
+#[path = "../../../tests/servers/mod.rs"]
+mod servers;
 mod statement;
 mod transaction;
 mod transaction_sql;

@@ -18,22 +18,23 @@ use crate::{
 /// The database's clock in microseconds since 1970, whatever the session's time zone. It stands still within a statement.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// A statement of one store, with its table's name in it, to be prepared once per connection.
+/// A statement of one store, or several, with its table's name in it: cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Statement(SqlStr);
 
 impl Statement {
-    pub(super) fn new(template: &str, table: &TableName) -> Self {
-        Self(AssertSqlSafe(Arc::<str>::from(filled(template, table))).into_sql_str())
+    pub(super) fn new(text: String) -> Self {
+        Self(AssertSqlSafe(Arc::<str>::from(text)).into_sql_str())
     }
 
+    /// To be sent as it is.
+    pub(super) fn text(&self) -> SqlStr {
+        self.0.clone()
+    }
+
+    /// To be prepared once per connection.
     pub(super) fn query<'q>(&self) -> Query<'q, MySql, MySqlArguments> {
-        sqlx::query(self.0.clone())
-    }
-
-    #[cfg(test)]
-    pub(super) fn as_str(&self) -> &str {
-        self.0.as_str()
+        sqlx::query(self.text())
     }
 }
 

@@ -37,12 +37,13 @@ const INSERT: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
 INSERT INTO {table} (record_key, fingerprint_tag, fingerprint, nonce, fence, expires) VALUES";
 
 /// A frozen process doesn't hold its key for longer: the server ends idle connections.
-const BOUND: &str = "/*!80000 SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait, */
+const BOUND: &str =
+    "SET /*!80000 SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait, */
     SESSION wait_timeout = LEAST(@@SESSION.wait_timeout,";
 
 /// In a transaction of its own, so that its lock isn't held while a handler runs.
 const DELETE_EXPIRED: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
-DELETE FROM {table} WHERE expires <= {now} AND record_key =";
+DELETE FROM {table} WHERE expires - {now} <= 0 AND record_key =";
 
 /// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](crate::store::sql::Columns).
 const READ: &str = "SELECT micros, fingerprint_tag, fingerprint, nonce, 1, fence, IF(response IS NULL, 2, 1), expires, expires, response
@@ -52,6 +53,12 @@ FROM (SELECT {now} AS micros) AS clock LEFT JOIN {table} ON record_key =";
 const READ_UNCOMMITTED: &str = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
 SELECT EXISTS (SELECT 1 FROM {table} WHERE record_key =";
 
+const IS_COMMITTED: &str = "SELECT EXISTS (SELECT 1 FROM {table} WHERE (record_key, nonce) =";
+
+/// Of sessions that wait for each statement's locks as long as they always do.
+const BOUND_WAIT: &str = "SET @tower_idempotency_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1";
+const RESTORE_WAIT: &str = "SET SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait";
+
 /// If the row isn't the claim's any more, another's is not waited for.
 const SAVE: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
 UPDATE {table} SET fence = GREATEST(fence, ?), expires = {now} + ?, response = ? WHERE record_key = ? AND nonce = ?";
@@ -59,9 +66,8 @@ UPDATE {table} SET fence = GREATEST(fence, ?), expires = {now} + ?, response = ?
 /// Of a row that the handler has committed by itself.
 const SAVE_UNKNOWN: &str = "UPDATE {table} SET expires = {now} + ? WHERE record_key = ? AND nonce = ? AND response IS NULL";
 
-/// The row stays, expired, until it is purged: the next claim's fence goes on from it. What was saved is erased at once.
-const FORGET: &str =
-    "UPDATE {table} SET response = NULL, expires = {now} WHERE record_key = ? AND expires > {now}";
+/// Of an unexpired record.
+const FORGET: &str = "DELETE FROM {table} WHERE record_key = ? AND expires - {now} > 0";
 
 /// The statements with a table's name in them.
 #[derive(Debug)]
@@ -70,32 +76,52 @@ pub(super) struct TransactionSql {
     pub(super) save: Statement,
     pub(super) save_unknown: Statement,
     pub(super) forget: Statement,
-    delete_expired: String,
+    /// The savepoint proves that nothing has ended the transaction.
+    pub(super) commit: Statement,
+    /// Likewise.
+    pub(super) undo: Statement,
+    pub(super) roll_back: Statement,
+    // What goes on with an argument.
     insert: String,
-    read_of: String,
-    read_uncommitted_of: String,
-    table: String,
+    bound: String,
+    delete_expired: String,
+    look: String,
+    read_uncommitted: String,
+    is_committed: String,
+    read_locked: String,
+    restore_wait: String,
 }
 
 impl TransactionSql {
     pub(super) fn new(table: &TableName) -> Self {
-        let statement = |template| Statement::new(template, table);
+        Self::built(|template| filled(template, table))
+    }
+
+    /// Of texts that are made of templates like this.
+    pub(super) fn built(fill: impl Fn(&str) -> String) -> Self {
+        let statement = |template: &str| Statement::new(fill(template));
         Self {
-            read: Statement::new(&format!("{READ} ?"), table),
+            read: statement(&format!("{READ} ?")),
             save: statement(SAVE),
             save_unknown: statement(SAVE_UNKNOWN),
             forget: statement(FORGET),
-            delete_expired: filled(DELETE_EXPIRED, table),
-            insert: filled(INSERT, table),
-            read_of: filled(READ, table),
-            read_uncommitted_of: filled(READ_UNCOMMITTED, table),
-            table: table.quoted('`'),
+            commit: statement(&format!("{RELEASE_SAVEPOINT}; COMMIT; {LEAVE}")),
+            undo: statement(&format!("{ROLLBACK_TO_SAVEPOINT}; ROLLBACK; {LEAVE}")),
+            roll_back: statement(&format!("ROLLBACK; {LEAVE}")),
+            insert: fill(&format!("{ENTER}; {INSERT}")),
+            bound: fill(BOUND),
+            delete_expired: fill(DELETE_EXPIRED),
+            look: fill(&format!("ROLLBACK; {LEAVE}; {READ}")),
+            read_uncommitted: fill(READ_UNCOMMITTED),
+            is_committed: fill(&format!("ROLLBACK; {LEAVE}; {IS_COMMITTED}")),
+            read_locked: fill(&format!("{BOUND_WAIT}; {READ}")),
+            restore_wait: fill(RESTORE_WAIT),
         }
     }
 
     /// Begins the handler's transaction with the key's row, and reads the clock.
     pub(super) fn open(&self, key: &RecordKey, fingerprint: &Fingerprint, terms: &Terms) -> String {
-        let Self { insert, .. } = self;
+        let Self { insert, bound, .. } = self;
         let kept = to_micros(terms.run_limit().saturating_add(terms.retention()));
         let (tag, seconds) = (fingerprint.tag().to_u16(), whole_seconds(terms.run_limit()));
         let (digest, nonce) = (
@@ -104,7 +130,7 @@ impl TransactionSql {
         );
         let key = literal(key.as_bytes());
         format!(
-            "{ENTER}; {insert} ({key}, {tag}, {digest}, {nonce}, {NOW}, {NOW} + {kept}); SET {BOUND} {seconds}); SELECT {NOW}"
+            "{insert} ({key}, {tag}, {digest}, {nonce}, {NOW}, {NOW} + {kept}); {bound} {seconds}); SELECT {NOW}"
         )
     }
 
@@ -122,52 +148,34 @@ impl TransactionSql {
 
     /// Gives up what [`open`](Self::open) has begun, and reads the record.
     pub(super) fn look(&self, key: &RecordKey) -> String {
-        let read = &self.read_of;
-        format!("ROLLBACK; {LEAVE}; {read} {}", literal(key.as_bytes()))
+        format!("{} {}", self.look, literal(key.as_bytes()))
     }
 
     /// The same, and whether there is a row that isn't committed.
     pub(super) fn look_uncommitted(&self, key: &RecordKey) -> String {
-        let (look, exists) = (self.look(key), &self.read_uncommitted_of);
+        let (look, exists) = (self.look(key), &self.read_uncommitted);
         format!("{look}; {exists} {})", literal(key.as_bytes()))
     }
 
     /// Gives up what is left of a transaction that had ended, and tells whether the claim's row was committed.
     pub(super) fn is_committed(&self, claim: &Claim) -> String {
-        let table = &self.table;
-        let (key, nonce) = (
-            literal(claim.key().as_bytes()),
-            literal(claim.nonce().as_bytes()),
-        );
+        let (key, nonce) = (claim.key(), claim.nonce());
         format!(
-            "ROLLBACK; {LEAVE}; SELECT EXISTS (SELECT 1 FROM {table} WHERE record_key = {key} AND nonce = {nonce})"
+            "{} ({}, {}))",
+            self.is_committed,
+            literal(key.as_bytes()),
+            literal(nonce.as_bytes())
         )
     }
 
     /// The record, after any transaction that has written it has ended.
     pub(super) fn read_locked(&self, key: &RecordKey) -> String {
-        let read = &self.read_of;
+        let (read, restore) = (&self.read_locked, &self.restore_wait);
         format!(
-            "SET @tower_idempotency_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1;
-             {read} {} LOCK IN SHARE MODE;
-             SET SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait",
+            "{read} {} LOCK IN SHARE MODE; {restore}",
             literal(key.as_bytes())
         )
     }
-}
-
-/// The savepoint proves that nothing has ended the transaction.
-pub(super) fn commit() -> String {
-    format!("{RELEASE_SAVEPOINT}; COMMIT; {LEAVE}")
-}
-
-/// Likewise.
-pub(super) fn undo() -> String {
-    format!("{ROLLBACK_TO_SAVEPOINT}; ROLLBACK; {LEAVE}")
-}
-
-pub(super) fn roll_back() -> String {
-    format!("ROLLBACK; {LEAVE}")
 }
 
 /// The server counts in seconds, and not from 0.

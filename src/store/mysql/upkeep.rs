@@ -19,10 +19,12 @@ const EXPIRED: &str =
 /// that is locked. The hint is for a table so small that the server would rather read, and lock, all of it.
 const DELETE: &str = "DELETE record FROM {table} AS record FORCE INDEX (PRIMARY) WHERE expires < {now} AND record_key IN (";
 
+const PING: &str = "SELECT EXISTS (SELECT 1 FROM {table})";
+
 /// What a purge and a health check send.
 #[derive(Debug)]
 pub(super) struct UpkeepSql {
-    expired: Statement,
+    pub(super) expired: Statement,
     delete: String,
     ping: Statement,
 }
@@ -30,9 +32,9 @@ pub(super) struct UpkeepSql {
 impl UpkeepSql {
     pub(super) fn new(table: &TableName) -> Self {
         Self {
-            expired: Statement::new(EXPIRED, table),
+            expired: Statement::new(filled(EXPIRED, table)),
             delete: filled(DELETE, table),
-            ping: Statement::new("SELECT EXISTS (SELECT 1 FROM {table})", table),
+            ping: Statement::new(filled(PING, table)),
         }
     }
 
@@ -42,7 +44,7 @@ impl UpkeepSql {
         let mut purged = 0;
         while purged < limit {
             let batch = BATCH.min(limit - purged);
-            let keys = self.expired(database, batch).await?;
+            let keys = self.expired_keys(database, batch).await?;
             let Some(delete) = self.delete(&keys) else {
                 break;
             };
@@ -56,14 +58,18 @@ impl UpkeepSql {
         Ok(purged)
     }
 
-    async fn expired(&self, database: &Database, batch: u64) -> Result<Vec<Vec<u8>>, StoreError> {
+    async fn expired_keys(
+        &self,
+        database: &Database,
+        batch: u64,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
         let rows = database.fetch(|| self.expired.query().bind(batch)).await?;
         rows.iter()
             .map(|row| row.try_get(0).map_err(failed))
             .collect()
     }
 
-    fn delete(&self, keys: &[Vec<u8>]) -> Option<String> {
+    pub(super) fn delete(&self, keys: &[Vec<u8>]) -> Option<String> {
         let (first, others) = keys.split_first()?;
         let mut delete = format!("{}{}", self.delete, literal(first));
         for key in others {
@@ -80,5 +86,5 @@ impl UpkeepSql {
     }
 }
 
-/// Rows in one transaction: some milliseconds of work.
-const BATCH: u64 = 1_000;
+/// Rows in one transaction: some milliseconds of work. From 1000 on, MariaDB makes a join of the list, and locks the whole table.
+const BATCH: u64 = 500;

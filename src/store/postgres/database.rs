@@ -95,6 +95,10 @@ impl Database {
     ) -> Result<Vec<PgRow>, sqlx::Error> {
         if self.has_cache {
             statement.prepared(arguments).fetch_all(connection).await
+        } else if let Some(text) = statement.spelled(arguments) {
+            sqlx::raw_sql(AssertSqlSafe(text))
+                .fetch_all(connection)
+                .await
         } else {
             statement.unnamed(arguments).fetch_all(connection).await
         }

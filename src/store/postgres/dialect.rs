@@ -12,17 +12,17 @@ use super::{
     database::{Database, bounded, script},
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
     statement::{Argument, found},
-    transaction_sql::{ROLLBACK, TransactionSql, is_ours},
+    transaction_sql::{self as sql, TransactionSql, is_ours},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
     store::{
         Claim, Reservation, TableName, Terms,
         sql::{
-            ASK_AGAIN, Found, Guarded, Kept, begin, commit, depth,
+            ASK_AGAIN, Found, Guarded, Kept, begin, commit, depth, rollback,
             transactions::{
                 NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
-                end_uncounted,
+                end, end_uncounted,
             },
         },
     },
@@ -53,7 +53,8 @@ impl Dialect {
         self.table = table;
     }
 
-    /// Begins the transaction, takes the lock and reads the record: one round trip, if the pool's isolation is known.
+    /// Begins the transaction, takes the lock, and then reads the record: two round trips, and one more for the first time if the
+    /// isolation isn't READ COMMITTED.
     async fn look(
         &self,
         connection: &mut PgConnection,
@@ -61,16 +62,35 @@ impl Dialect {
         terms: &Terms,
     ) -> Result<Looked, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
-            let rows = script(connection, self.sql.open(key, terms)).await?;
-            let looked = Looked::read(rows.first(), rows.get(1), rows.first())?;
+            let begin_marked = AssertSqlSafe(format!("{}; {SAVEPOINT}", sql::begin(key, terms)));
+            let begun = bounded(begin::<Postgres>(connection, begin_marked)).await;
+            begun.map_err(failed)?;
+            let nonce = terms.nonce();
+            let arguments = sql::look_arguments(key, &nonce, terms);
+            let look = self.database.run_on(connection, &self.sql.look, &arguments);
+            let rows = bounded(look).await.map_err(failed)?;
+            let looked = Looked::read(rows.first(), rows.first().map(|row| (row, 10)))?;
             if looked.is_read_committed {
                 return Ok(looked);
             }
             self.is_isolated.store(true, Ordering::Relaxed);
-            script(connection, ROLLBACK.to_owned()).await?;
+            bounded(rollback::<Postgres>(connection))
+                .await
+                .map_err(failed)?;
         }
-        let rows = script(connection, self.sql.open_isolated(key, terms)).await?;
-        Looked::read(rows.first(), rows.get(1), rows.get(2))
+        loop {
+            let rows = script(connection, self.sql.begin_isolated(key, terms)).await?;
+            let had_lock = is(rows.first(), 0)?;
+            let looked = Looked::read(rows.get(1), rows.get(3).map(|row| (row, 0)))?;
+            if had_lock || !looked.has_lock || looked.found.live().is_some() {
+                // From here on sqlx counts the transaction, which the handler's nested ones need.
+                let counted = bounded(begin::<Postgres>(connection, SAVEPOINT)).await;
+                return counted.map_err(failed).map(|()| looked);
+            }
+            // Another had the lock when the record was read, and may have given up because this one took it before that:
+            // then nobody would get the key.
+            script(connection, "ROLLBACK".to_owned()).await?;
+        }
     }
 
     async fn start(
@@ -96,15 +116,16 @@ impl Dialect {
                 "the database only reads: a standby, or `default_transaction_read_only`",
             ));
         }
-        // From here on sqlx counts the transaction, which the handler's nested ones need.
-        let counted = bounded(begin::<Postgres>(connection, SAVEPOINT)).await;
-        counted.map_err(failed)?;
         Ok(Started::Free(looked.found))
     }
 }
 
 impl TransactionDialect for Dialect {
     type Database = Postgres;
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        self.database.read(&self.sql.read, key).await
+    }
 
     async fn open(
         &self,
@@ -122,11 +143,14 @@ impl TransactionDialect for Dialect {
         match started {
             Ok(Started::Free(found)) => Ok(Opened::Free(transaction, found)),
             Ok(Started::Answered(answer)) => {
-                end_uncounted(transaction).await;
+                end(transaction).await;
                 Ok(Opened::Answered(answer))
             }
             Err(error) => {
-                end_uncounted(transaction).await;
+                match transaction.connection() {
+                    Some(connection) if depth::<Postgres>(connection) > 0 => end(transaction).await,
+                    _ => end_uncounted(transaction).await,
+                }
                 Err(error)
             }
         }
@@ -202,7 +226,7 @@ enum Started {
     Answered(Reservation),
 }
 
-/// What the first round trip told.
+/// What is known when the transaction has begun.
 struct Looked {
     found: Found,
     has_lock: bool,
@@ -211,22 +235,23 @@ struct Looked {
 }
 
 impl Looked {
-    /// From the rows of the first lock, of the record, and of the handler's transaction.
-    fn read(
-        lock: Option<&PgRow>,
-        record: Option<&PgRow>,
-        entered: Option<&PgRow>,
-    ) -> Result<Self, StoreError> {
-        let is = |row: Option<&PgRow>, index: usize| match row {
-            Some(row) => row.try_get(index).map_err(failed),
-            None => Err(failed(sqlx::Error::RowNotFound)),
-        };
+    /// From the row of the record, and the one of how the transaction stands, with the first column of that.
+    fn read(record: Option<&PgRow>, standing: Option<(&PgRow, usize)>) -> Result<Self, StoreError> {
+        let (row, first) = standing.unzip();
+        let first = first.unwrap_or_default();
         Ok(Self {
             found: found(record)?,
-            has_lock: is(lock, 0)? && is(entered, 0)?,
-            is_read_committed: is(entered, 1)?,
-            is_read_only: is(entered, 2)?,
+            has_lock: is(row, first)?,
+            is_read_committed: is(row, first + 1)?,
+            is_read_only: is(row, first + 2)?,
         })
+    }
+}
+
+fn is(row: Option<&PgRow>, index: usize) -> Result<bool, StoreError> {
+    match row {
+        Some(row) => row.try_get(index).map_err(failed),
+        None => Err(failed(sqlx::Error::RowNotFound)),
     }
 }
 

@@ -99,12 +99,7 @@ impl Store for TransactionStore {
 
     /// A run shows here once it is completed, until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        let dialect = self.0.dialect();
-        dialect
-            .database
-            .read(&dialect.sql.read, key)
-            .await?
-            .record()
+        self.0.read(key).await?.record()
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {

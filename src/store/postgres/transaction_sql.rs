@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{hex, statement::Statement, upkeep};
+use super::{
+    hex,
+    statement::{Argument, Statement},
+    upkeep,
+};
 use crate::{
     RecordKey,
     store::{Nonce, TableName, Terms},
@@ -12,6 +16,10 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct TransactionSql {
     pub(super) read: Statement,
+    /// Reads the record, and how the transaction stands. A statement of its own: under READ COMMITTED it sees what was committed
+    /// before the lock was got.
+    pub(super) look: Statement,
+    standing: Statement,
     pub(super) save: Statement,
     pub(super) save_unknown: Statement,
     pub(super) forget: Statement,
@@ -22,7 +30,9 @@ impl TransactionSql {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |template: &str| Statement::new(template, table);
         Self {
-            read: statement(READ),
+            read: statement(&READ.replace("{more}", "")),
+            look: statement(&READ.replace("{more}", &format!(", {STANDING}"))),
+            standing: statement(&format!("SELECT {STANDING}")),
             save: statement(&SAVE.replace("{condition}", IS_OURS)),
             save_unknown: statement(&SAVE.replace("{condition}", "")),
             forget: statement(FORGET),
@@ -30,22 +40,16 @@ impl TransactionSql {
         }
     }
 
-    /// Begins the handler's transaction, takes the key's lock, marks the transaction by the nonce, and reads the record.
-    ///
-    /// Statements apart: the second sees what was committed before the lock was got, if the isolation is READ COMMITTED.
-    /// Rows: [`ENTER`], [`READ`].
-    pub(super) fn open(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (enter, read) = (enter(key, terms), self.spelled_read(key));
-        format!("BEGIN; {enter}; {read}")
-    }
-
-    /// The same, where the handler's transaction has another isolation: it would read as of the moment before the lock, and a
+    /// Begins the handler's transaction where its isolation isn't READ COMMITTED: it would read as of the moment before the lock, and a
     /// serializable one would be in conflict with those that write neighbouring keys. So the record is read by a transaction of its
-    /// own under the lock, just before. Rows: the lock, [`READ`], [`ENTER`].
-    pub(super) fn open_isolated(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (lock, enter, read) = (lock_number(key), enter(key, terms), self.spelled_read(key));
+    /// own under the lock, just before. Rows: the lock, [`READ`], one of no meaning, [`STANDING`].
+    pub(super) fn begin_isolated(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (lock, begin, read) = (lock_number(key), begin(key, terms), self.spelled_read(key));
+        let nonce = terms.nonce();
+        let standing = self.standing.spelled(&look_arguments(key, &nonce, terms));
         format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_try_advisory_xact_lock({lock}); {read}; COMMIT; BEGIN; {enter}"
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_try_advisory_xact_lock({lock}); {read}; COMMIT; {begin}; {}",
+            standing.unwrap_or_default()
         )
     }
 
@@ -63,19 +67,27 @@ impl TransactionSql {
     }
 }
 
-/// One row: whether the lock was got, whether the isolation is READ COMMITTED, whether nothing can be written.
-///
-/// The settings are local, they end with the transaction. A process that is frozen, or cut off, loses the transaction after the run
-/// limit, unless the session's own limit is shorter.
-fn enter(key: &RecordKey, terms: &Terms) -> String {
+/// Begins a transaction, takes the key's lock if it is free, and marks the transaction by the nonce if it has it. The mark is a local
+/// setting, which ends with the transaction.
+pub(super) fn begin(key: &RecordKey, terms: &Terms) -> String {
     let (lock, nonce) = (lock_number(key), hex_nonce(terms.nonce()));
-    let limit = to_millis(terms.run_limit());
     format!(
-        "SELECT pg_try_advisory_xact_lock({lock}), current_setting('transaction_isolation') = 'read committed', \
-         current_setting('transaction_read_only') = 'on', set_config('tower_idempotency.nonce', '{nonce}', true), \
-         set_config('{IDLE_LIMIT}', least({limit}, nullif((extract(epoch FROM current_setting('{IDLE_LIMIT}')::interval) * 1000)\
-         ::bigint, 0))::text, true)"
+        "BEGIN; SELECT set_config('tower_idempotency.nonce', CASE WHEN pg_try_advisory_xact_lock({lock}) THEN '{nonce}' ELSE '' END, true)"
     )
+}
+
+/// What [`TransactionSql::look`] is called with.
+pub(super) fn look_arguments<'a>(
+    key: &'a RecordKey,
+    nonce: &'a Nonce,
+    terms: &Terms,
+) -> [Argument<'a>; 3] {
+    let limit = to_millis(terms.run_limit()).into();
+    [
+        key.into(),
+        Argument::nonce(nonce),
+        Argument::Number(Some(limit)),
+    ]
 }
 
 /// One row: whether the transaction is the one that was opened for this nonce.
@@ -101,16 +113,20 @@ fn to_millis(limit: Duration) -> i32 {
     i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 
-const IDLE_LIMIT: &str = "idle_in_transaction_session_timeout";
-
-/// Ends a transaction that sqlx doesn't count.
-pub(super) const ROLLBACK: &str = "ROLLBACK";
-
 /// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](super::super::sql::Columns).
 const READ: &str = "
 SELECT now, fingerprint_tag::bigint, fingerprint, nonce, 1::bigint, fence,
-    CASE WHEN response IS NULL THEN 2 ELSE 1 END::bigint, expires, expires, response
+    CASE WHEN response IS NULL THEN 2 ELSE 1 END::bigint, expires, expires, response{more}
 FROM (SELECT {now} AS now) AS clock LEFT JOIN {table} ON record_key = $1::bytea";
+
+/// Whether the transaction has the lock (it is marked by the nonce $2), whether it is READ COMMITTED, whether it only reads.
+///
+/// And a limit of $3 milliseconds, for this transaction only, unless the session's own is shorter: so that a process that is frozen
+/// or cut off doesn't hold the key for ever.
+const STANDING: &str = "coalesce(current_setting('tower_idempotency.nonce', true) = encode($2::bytea, 'hex'), false),
+    current_setting('transaction_isolation') = 'read committed', current_setting('transaction_read_only') = 'on',
+    set_config('idle_in_transaction_session_timeout', least($3::bigint, nullif((extract(
+        epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint, 0))::text, true)";
 
 /// The record, kept for $6: a new row, or over an expired one. No row = another's is there, or the transaction isn't ours.
 const SAVE: &str = "

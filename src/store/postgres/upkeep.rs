@@ -6,13 +6,14 @@ use super::{
 };
 use crate::{StoreError, store::postgres::error::failed};
 
-/// One row: how many were deleted. Rows that another node is just purging, or that are being claimed, are left to those. The clock is
-/// read before the rows: a value that changes from row to row finds nothing by an index. The expiry is looked at again in the row
-/// that is locked.
+/// One row: how many were deleted. Rows that another node is just purging, or that are being claimed, are left to those.
+///
+/// The clock is read before the rows: a value that changes from row to row finds nothing by an index. The rows are found again by their
+/// places, for which there is one plan only, and while they are locked they stay there. Their expiry is looked at once more.
 pub(super) const PURGE: &str = "
 WITH deleted AS (
-    DELETE FROM {table} WHERE expires < {now} AND record_key IN (
-        SELECT record_key FROM {table} WHERE expires < (SELECT {now}) ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED)
+    DELETE FROM {table} WHERE expires < {now} AND ctid = ANY (ARRAY(
+        SELECT ctid FROM {table} WHERE expires < (SELECT {now}) ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED))
     RETURNING true
 )
 SELECT count(*) FROM deleted";

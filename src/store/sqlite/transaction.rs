@@ -144,12 +144,12 @@ impl Store for TransactionStore {
 
     /// A run shows here once it is completed, until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        read(self.pool(), key).await?.record()
+        self.0.read(key).await?.record()
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
         // An absent record isn't worth a wait for the writer.
-        if read(self.pool(), key).await?.stored.is_none() {
+        if self.0.read(key).await?.stored.is_none() {
             return Ok(false);
         }
         let _turn = self.0.dialect().turn().await?;
@@ -228,9 +228,11 @@ impl Dialect {
 impl TransactionDialect for Dialect {
     type Database = Sqlite;
 
-    async fn peek(&self, key: &RecordKey) -> Result<Option<Found>, StoreError> {
-        // A replay needn't wait for the writer.
-        read(&self.pool, key).await.map(Some)
+    /// A replay needn't wait for the writer.
+    const READS_FIRST: bool = true;
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        read(&self.pool, key).await
     }
 
     async fn open(
