@@ -129,9 +129,12 @@ async fn line(world: World, point: &Point, outage: Outage) -> String {
         all_idle(&app.pool).await;
     }
     let strikes = app.proxy.inject(outage.on(point.statement));
-    let asked = app.spawn_charge(&account);
-    strikes.struck(1).await;
-    outage.struck(&app.proxy);
+    let mut asked = app.spawn_charge(&account);
+    tokio::select! {
+        biased;
+        () = strikes.struck(1) => outage.struck(&app.proxy),
+        answer = &mut asked => panic!("{}, {}: not sent before {answer:?}", point.name, outage.name()),
+    }
     if point.is_long {
         if outage != Outage::Refused {
             let renewed_again = || async { (app.proxy.count(RENEW) == 2).then_some(()) };

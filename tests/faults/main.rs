@@ -6,6 +6,12 @@
 #![cfg(all(unix, feature = "memory", any(feature = "mysql", feature = "postgres")))]
 #![allow(unreachable_pub, reason = "nothing outside of the tests is reached")]
 #![allow(clippy::duplicate_mod, reason = "the same tests for each backend")]
+#![allow(
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
+    reason = "clippy takes the modules of a test for production code"
+)]
 
 #[cfg(feature = "mysql")]
 mod mysql;

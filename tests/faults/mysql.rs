@@ -25,7 +25,8 @@ mod world;
 /// Parts of the statements that a store sends, in the order in which it sends them.
 mod statement {
     pub const OPENING: &str = "START TRANSACTION";
-    pub const SAVEPOINT: &str = "SAVEPOINT tower_idempotency";
+    pub const OPENING_2: &str = "SAVEPOINT tower_idempotency";
+    pub const REPLAY_2: &str = "IF(response IS NULL";
     pub const RECORD: &str = "fence = GREATEST(fence, ?), expires";
     pub const COMMIT: &str = "COMMIT";
     pub const UNDO: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";

@@ -20,7 +20,7 @@ async fn pooled() -> Option<(World, PgBouncer)> {
     let server = shared_server()?;
     let bouncer = PgBouncer::start(server, 2)?;
     let mut world = World::on(server).await;
-    let url = bouncer.url(&world.url);
+    let url = bouncer.through(&world.url);
     world.url = format!("{url}?statement-cache-capacity=0");
     Some((world, bouncer))
 }
