@@ -7,7 +7,7 @@ use sqlx_core::transaction::TransactionManager;
 /// Starts a transaction by this statement, on a connection that has none.
 pub(crate) async fn begin<DB: Database>(
     connection: &mut DB::Connection,
-    statement: &'static str,
+    statement: impl SqlSafeStr,
 ) -> Result<(), Error> {
     DB::TransactionManager::begin(connection, Some(statement.into_sql_str())).await
 }
