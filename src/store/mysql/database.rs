@@ -81,9 +81,7 @@ impl Database {
     async fn execute_script_once(&self, text: String) -> Result<MySqlQueryResult, sqlx::Error> {
         let mut guarded = self.acquire(Kept::default()).await?;
         let answer = match guarded.connection() {
-            Some(connection) => {
-                bounded(sqlx::raw_sql(AssertSqlSafe(text)).execute(connection)).await
-            }
+            Some(connection) => execute(connection, AssertSqlSafe(text)).await,
             None => Err(sqlx::Error::PoolClosed),
         };
         give_back(guarded, answer).await
@@ -99,6 +97,14 @@ pub(super) async fn script(
     statements: impl SqlSafeStr,
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
     bounded(sqlx::raw_sql(statements).fetch_all(connection)).await
+}
+
+/// The same, for what the last of them tells instead of rows.
+pub(super) async fn execute(
+    connection: &mut MySqlConnection,
+    statements: impl SqlSafeStr,
+) -> Result<MySqlQueryResult, sqlx::Error> {
+    bounded(sqlx::raw_sql(statements).execute(connection)).await
 }
 
 /// A connection on which the server didn't answer is closed.
