@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row};
 
 use super::{
-    database::{Database, bounded, execute, script},
+    database::{Database, execute, script},
     error::{failed, is_answer, is_conflict, is_duplicate, is_no_savepoint},
     statement::found,
     transaction_sql::TransactionSql,
@@ -13,7 +13,7 @@ use crate::{
     store::{
         Claim, Reservation, TableName, Terms,
         sql::{
-            ASK_AGAIN, Attempts, Found, Kept, Stored, begin, depth, set_ended, to_micros,
+            ASK_AGAIN, Attempts, Found, Kept, Stored, begin, bounded, depth, set_ended, to_micros,
             transactions::{NESTED, NotCommitted, Opened, TransactionDialect},
         },
     },
