@@ -94,7 +94,8 @@ async fn pool(options: PgConnectOptions, size: u32) -> PgPool {
         .after_connect(|connection, _| {
             Box::pin(async move {
                 let zones = ["America/New_York", "Pacific/Kiritimati"];
-                let zone = zones[CONNECTIONS.fetch_add(1, Ordering::Relaxed) % zones.len()];
+                let turn = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+                let zone = zones.iter().cycle().nth(turn % 2).expect("a zone");
                 let set = format!("SET TIME ZONE '{zone}'");
                 connection.execute(AssertSqlSafe(set)).await?;
                 Ok(())

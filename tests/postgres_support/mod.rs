@@ -93,6 +93,10 @@ pub(crate) async fn count(pool: &PgPool, sql: &'static str) -> i64 {
 
 pub(crate) const CHARGES: &str = "SELECT count(*) FROM charges";
 
+/// The advisory locks that are held in this database.
+pub(crate) const LOCKS: &str = "SELECT count(*) FROM pg_locks JOIN pg_database ON oid = database
+    WHERE locktype = 'advisory' AND datname = current_database()";
+
 pub(crate) fn take(claim: &Claim) -> Tx<Postgres> {
     Tx::take(claim.attachments()).unwrap()
 }

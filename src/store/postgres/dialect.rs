@@ -13,17 +13,18 @@ use super::{
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
     opening::{Lock, Opening, found},
     statement::Argument,
-    transaction_sql::{ROLLBACK, TransactionSql, is_ours, savepoint},
+    transaction_sql::{ROLLBACK, TransactionSql, enter_with_savepoint, is_ours, limit_idleness},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
     store::{
         Claim, Reservation, TableName, Terms,
         sql::{
-            ASK_AGAIN, Found, Guarded, Kept, begin, bounded, commit, depth,
+            ASK_AGAIN, Found, Guarded, Kept, begin, bounded, commit, depth, rollback,
+            start_rollback,
             transactions::{
-                NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, TransactionDialect,
-                end_uncounted,
+                NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
+                end, end_uncounted,
             },
         },
     },
@@ -54,25 +55,33 @@ impl Dialect {
         self.table = table;
     }
 
-    /// Begins the transaction, takes the lock and reads the record: one round trip, if the pool's isolation is known.
-    async fn look(
+    /// Begins the handler's transaction, and looks at the record under the key's lock.
+    async fn start(
         &self,
         connection: &mut PgConnection,
         key: &RecordKey,
         terms: &Terms,
     ) -> Result<Opening, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
-            let rows = script(connection, self.sql.open(key, terms)).await?;
-            let opening = Opening::read(&rows, terms)?;
+            let enter = AssertSqlSafe(enter_with_savepoint(key, terms));
+            bounded(begin::<Postgres>(connection, enter))
+                .await
+                .map_err(failed)?;
+            let of_key = [key.into()];
+            let look = self.database.run_on(connection, &self.sql.look, &of_key);
+            let rows = bounded(look).await.map_err(failed)?;
+            let opening = Opening::of(&rows, terms)?;
             if opening.is_read_committed {
                 return Ok(opening);
             }
+            bounded(rollback::<Postgres>(connection))
+                .await
+                .map_err(failed)?;
             self.is_isolated.store(true, Ordering::Relaxed);
-            script(connection, ROLLBACK.to_owned()).await?;
         }
         loop {
-            let rows = script(connection, self.sql.open_isolated(key, terms)).await?;
-            let opening = Opening::read_isolated(&rows, terms)?;
+            let rows = script(connection, self.sql.look_and_enter(key, terms)).await?;
+            let opening = Opening::of_two(&rows, terms)?;
             if opening.lock != Lock::TooLate || opening.found.live().is_some() {
                 return Ok(opening);
             }
@@ -81,14 +90,13 @@ impl Dialect {
         }
     }
 
-    async fn start(
+    /// Answers, or gets the transaction ready for the handler.
+    async fn go_on(
         &self,
         connection: &mut PgConnection,
-        key: &RecordKey,
+        opening: Opening,
         fingerprint: &Fingerprint,
-        terms: &Terms,
     ) -> Result<Started, StoreError> {
-        let opening = self.look(connection, key, terms).await?;
         // A record that is there is committed, whoever has the lock: another that only reads it, say.
         if let Some(answer) = opening.found.answer(fingerprint)? {
             return Ok(Started::Answered(answer));
@@ -104,11 +112,36 @@ impl Dialect {
                 "the database only reads: a standby, or `default_transaction_read_only`",
             ));
         }
-        // From here on sqlx counts the transaction, which the handler's nested ones need.
-        let savepoint = AssertSqlSafe(savepoint(opening.own_idle_limit));
-        let counted = bounded(begin::<Postgres>(connection, savepoint)).await;
-        counted.map_err(failed)?;
+        if depth::<Postgres>(connection) == 0 {
+            // From here on sqlx counts the transaction, which the handler's nested ones need.
+            bounded(begin::<Postgres>(connection, SAVEPOINT))
+                .await
+                .map_err(failed)?;
+        }
+        if let Some(own_limit) = opening.own_limit {
+            script(connection, limit_idleness(own_limit)).await?;
+        }
         Ok(Started::Free(opening.found))
+    }
+}
+
+/// Rolls back what was only read, on the connection's way back into the pool: the caller needn't wait for that. The lock is held for as
+/// long, which keeps nobody from an answer: if it was got at all, there is a record.
+async fn leave(mut transaction: Guarded<Postgres>) {
+    match transaction.connection() {
+        Some(connection) if depth::<Postgres>(connection) == 1 => {
+            start_rollback::<Postgres>(connection);
+            transaction.pool();
+        }
+        Some(_) | None => give_up(transaction).await,
+    }
+}
+
+/// Rolls back what wasn't handed to the handler, whether sqlx counts it or not.
+async fn give_up(mut transaction: Guarded<Postgres>) {
+    match transaction.connection() {
+        Some(connection) if depth::<Postgres>(connection) == 0 => end_uncounted(transaction).await,
+        Some(_) | None => end(transaction).await,
     }
 }
 
@@ -130,17 +163,20 @@ impl TransactionDialect for Dialect {
         let connection = self.database.acquire().await.map_err(failed)?;
         let mut transaction = Guarded::new(connection, kept);
         let started = match transaction.connection() {
-            Some(connection) => self.start(connection, key, fingerprint, terms).await,
+            Some(connection) => match self.start(connection, key, terms).await {
+                Ok(opening) => self.go_on(connection, opening, fingerprint).await,
+                Err(error) => Err(error),
+            },
             None => Err(StoreErrorKind::Other.into()),
         };
         match started {
             Ok(Started::Free(found)) => Ok(Opened::Free(transaction, found)),
             Ok(Started::Answered(answer)) => {
-                end_uncounted(transaction).await;
+                leave(transaction).await;
                 Ok(Opened::Answered(answer))
             }
             Err(error) => {
-                end_uncounted(transaction).await;
+                give_up(transaction).await;
                 Err(error)
             }
         }

@@ -13,14 +13,14 @@ use crate::{
     },
 };
 
-/// What the first round trip of a reservation told.
+/// How a reservation finds the key.
 pub(super) struct Opening {
     pub(super) found: Found,
     pub(super) lock: Lock,
     pub(super) is_read_committed: bool,
     pub(super) is_read_only: bool,
     /// In milliseconds, the session's own idle limit if that is the shorter one.
-    pub(super) own_idle_limit: Option<i32>,
+    pub(super) own_limit: Option<i32>,
 }
 
 /// The key's lock.
@@ -33,82 +33,76 @@ pub(super) enum Lock {
 }
 
 impl Opening {
-    /// Of the rows of [`open`](super::transaction_sql::TransactionSql::open).
-    pub(super) fn read(rows: &[PgRow], terms: &Terms) -> Result<Self, StoreError> {
-        let entered = rows.first().ok_or(sqlx::Error::RowNotFound);
-        let opening = entered.and_then(|entered| Self::of(true, rows.get(1), entered, terms));
-        opening.map_err(failed)?
-    }
-
-    /// Of the rows of [`open_isolated`](super::transaction_sql::TransactionSql::open_isolated).
-    pub(super) fn read_isolated(rows: &[PgRow], terms: &Terms) -> Result<Self, StoreError> {
-        let opening = match rows {
-            [lock, record @ .., entered] if record.len() < 2 => lock
-                .try_get(0)
-                .and_then(|had_lock| Self::of(had_lock, record.first(), entered, terms)),
-            _ => Err(sqlx::Error::RowNotFound),
-        };
-        opening.map_err(failed)?
-    }
-
-    fn of(
-        had_lock: bool,
-        record: Option<&PgRow>,
-        entered: &PgRow,
-        terms: &Terms,
-    ) -> Result<Result<Self, StoreError>, sqlx::Error> {
-        let text = |index| entered.try_get::<&str, _>(index);
-        let has_lock = text(0)? == claim(terms.nonce(), "true");
-        let own_idle_limit = milliseconds(text(1)?).filter(|own| *own < idle_limit(terms));
-        let (is_read_committed, is_read_only) = (text(2)? == "read committed", text(3)? == "on");
-        let now = entered.try_get(4)?;
-        let columns = match record {
-            Some(record) => columns(now, record, 0)?,
-            None => (now, None, None, None, None, None, None, None, None, None),
-        };
-        Ok(Found::read(columns).map(|found| Self {
-            found,
-            lock: match (had_lock, has_lock) {
-                (true, true) => Lock::Held,
-                (_, false) => Lock::Busy,
-                (false, true) => Lock::TooLate,
+    /// Of the one row that was read in the transaction.
+    pub(super) fn of(rows: &[PgRow], terms: &Terms) -> Result<Self, StoreError> {
+        let row = rows.first().ok_or_else(no_row)?;
+        let text = |index| text(row, index);
+        Ok(Self {
+            found: found(Some(row))?,
+            lock: if text(7)? == Some(&claim(terms.nonce(), "true")) {
+                Lock::Held
+            } else {
+                Lock::Busy
             },
-            is_read_committed,
-            is_read_only,
-            own_idle_limit,
-        }))
+            is_read_committed: text(8)? == Some("read committed"),
+            is_read_only: text(9)? == Some("on"),
+            own_limit: own_limit(text(10)?, terms),
+        })
+    }
+
+    /// Of the rows of [`look_and_enter`](super::transaction_sql::TransactionSql::look_and_enter).
+    pub(super) fn of_two(rows: &[PgRow], terms: &Terms) -> Result<Self, StoreError> {
+        let [_, looked, entered] = rows else {
+            return Err(no_row());
+        };
+        let mut opening = Self::of(std::slice::from_ref(looked), terms)?;
+        let has_lock = text(entered, 0)? == Some(&claim(terms.nonce(), "true"));
+        opening.lock = match (opening.lock, has_lock) {
+            (_, false) => Lock::Busy,
+            (Lock::Held, true) => Lock::Held,
+            (Lock::Busy | Lock::TooLate, true) => Lock::TooLate,
+        };
+        opening.own_limit = own_limit(text(entered, 1)?, terms);
+        Ok(opening)
     }
 }
 
-/// The one row that a record is read with, and the clock.
+/// The record of the one row that it was read with, and the clock. It has no lease, and is the first attempt always.
 pub(super) fn found(row: Option<&PgRow>) -> Result<Found, StoreError> {
-    let row = row.ok_or(sqlx::Error::RowNotFound);
-    let columns = row.and_then(|row| columns(row.try_get(0)?, row, 1));
-    Found::read(columns.map_err(failed)?)
+    let row = row.ok_or_else(no_row)?;
+    let columns = || -> Result<Columns, sqlx::Error> {
+        let tag: Option<i32> = row.try_get(1)?;
+        let (expires, response) = (row.try_get(5)?, bytes(row, 6)?);
+        let state = match response {
+            Some(_) => State::Completed,
+            None => State::Abandoned,
+        };
+        Ok((
+            row.try_get(0)?,
+            tag.map(i64::from),
+            bytes(row, 2)?,
+            bytes(row, 3)?,
+            Some(1),
+            row.try_get(4)?,
+            Some(state as i64),
+            expires,
+            expires,
+            response,
+        ))
+    };
+    Found::read(columns().map_err(failed)?)
 }
 
-/// The record from this column on. It has no lease, and is the first attempt always.
-fn columns(now: i64, row: &PgRow, first: usize) -> Result<Columns, sqlx::Error> {
-    let tag: Option<i32> = row.try_get(first)?;
-    let expires: Option<i64> = row.try_get(first + 4)?;
-    let response = bytes(row, first + 5)?;
-    let state = if response.is_some() {
-        State::Completed
-    } else {
-        State::Abandoned
-    };
-    Ok((
-        now,
-        tag.map(i64::from),
-        bytes(row, first + 1)?,
-        bytes(row, first + 2)?,
-        Some(1),
-        row.try_get(first + 3)?,
-        Some(state as i64),
-        expires,
-        expires,
-        response,
-    ))
+fn text(row: &PgRow, index: usize) -> Result<Option<&str>, StoreError> {
+    row.try_get(index).map_err(failed)
+}
+
+fn no_row() -> StoreError {
+    failed(sqlx::Error::RowNotFound)
+}
+
+fn own_limit(setting: Option<&str>, terms: &Terms) -> Option<i32> {
+    milliseconds(setting?).filter(|own| *own < idle_limit(terms))
 }
 
 /// A time setting as Postgres writes it: a number, and the largest unit that it is a multiple of. None if there is no limit.

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The database's clock in microseconds since 1970. Not `now()`, which stands still within a transaction.
-pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// A statement of one store, with its table's name in it.
 #[derive(Clone, Debug)]

@@ -1,10 +1,6 @@
 //! The statements of the transaction store. None binds a time: the database's clock is in the text, and only durations are bound.
 
-use super::{
-    hex,
-    statement::{NOW, Statement},
-    upkeep,
-};
+use super::{hex, statement::Statement, upkeep};
 use crate::{
     RecordKey,
     store::{Nonce, TableName, Terms, sql::transactions::SAVEPOINT},
@@ -13,8 +9,8 @@ use crate::{
 /// The statements, for one table.
 #[derive(Debug)]
 pub(super) struct TransactionSql {
-    record: Statement,
     pub(super) read: Statement,
+    pub(super) look: Statement,
     pub(super) save: Statement,
     pub(super) save_unknown: Statement,
     pub(super) forget: Statement,
@@ -25,8 +21,8 @@ impl TransactionSql {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |template: &str| Statement::new(template, table);
         Self {
-            record: statement(RECORD),
-            read: statement(READ),
+            read: statement(&READ.replace("{settings}", "")),
+            look: statement(&READ.replace("{settings}", SETTINGS)),
             save: statement(&SAVE.replace("{condition}", IS_OURS)),
             save_unknown: statement(&SAVE.replace("{condition}", "")),
             forget: statement(FORGET),
@@ -34,27 +30,16 @@ impl TransactionSql {
         }
     }
 
-    /// Begins the handler's transaction with the lock of the key, and reads the record.
-    ///
-    /// By statements apart: the second sees what was committed before the lock was got, as the isolation is READ COMMITTED.
-    /// Rows: of [`enter`], and of [`RECORD`].
-    pub(super) fn open(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (enter, record) = (enter(key, terms), spelled(&self.record, key));
-        format!("BEGIN; {enter}; {record}")
+    /// Begins a transaction of another isolation than READ COMMITTED. It would read as of the moment before the lock, and, if it is
+    /// serializable, be in conflict with those that write neighbouring keys: so the record is read under the lock just before, by a
+    /// transaction of its own. Rows: one that doesn't count, of [`look`](Self::look), and of [`enter`].
+    pub(super) fn look_and_enter(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (lock, look) = (lock(key, terms), spelled(&self.look, key));
+        let enter = enter(key, terms);
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {lock}; {look}; COMMIT; {enter}")
     }
 
-    /// The same for transactions of another isolation: they would read as of the moment before the lock, and a serializable one would be
-    /// in conflict with those that write neighbouring keys. So another transaction has the lock and reads just before.
-    /// Rows: whether it got the lock, of [`RECORD`], and of [`enter`].
-    pub(super) fn open_isolated(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (enter, record) = (enter(key, terms), spelled(&self.record, key));
-        let lock = lock_number(key);
-        format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_try_advisory_xact_lock({lock}); {record}; COMMIT; BEGIN; {enter}"
-        )
-    }
-
-    /// Waits for the key's lock, within bounds, and reads the record under it. Rows: one of no meaning, and of [`READ`].
+    /// Waits for the key's lock, within bounds, and reads the record under it. Rows: one that doesn't count, and of [`read`](Self::read).
     pub(super) fn read_locked(&self, key: &RecordKey) -> String {
         let (lock, read) = (lock_number(key), spelled(&self.read, key));
         format!(
@@ -68,29 +53,32 @@ fn spelled(statement: &Statement, key: &RecordKey) -> String {
     statement.spelled(&[key.into()]).unwrap_or_default()
 }
 
-/// One row: whose transaction it is and whether it has the key's lock, as [`claim`] has it; the session's own idle limit; the isolation;
-/// whether it is read-only; the clock.
+/// Begins the handler's transaction with the lock of the key, and with a limit to its idleness: a process that is frozen, or cut off,
+/// loses it. The settings end with the transaction. One row: [`claim`], and the session's own limit.
 ///
-/// The settings end with the transaction. By the idle limit a process that is frozen, or cut off, loses it.
-fn enter(key: &RecordKey, terms: &Terms) -> String {
-    let (lock, claim, limit) = (
-        lock_number(key),
-        claim(terms.nonce(), ""),
-        idle_limit(terms),
-    );
+/// The record is read by a statement of its own, which sees what was committed before the lock was got.
+pub(super) fn enter(key: &RecordKey, terms: &Terms) -> String {
+    let (lock, limit) = (lock(key, terms), idle_limit(terms));
     format!(
-        "SELECT set_config('tower_idempotency.claim', '{claim}' || pg_try_advisory_xact_lock({lock}), true), \
-         current_setting('{IDLE_LIMIT}'), current_setting('transaction_isolation'), current_setting('transaction_read_only'), {NOW}; \
+        "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true); \
          SET LOCAL {IDLE_LIMIT} = {limit}"
     )
 }
 
-/// The savepoint, and the idle limit that is left if the session's own is shorter.
-pub(super) fn savepoint(idle_limit: Option<i32>) -> String {
-    match idle_limit {
-        Some(limit) => format!("SET LOCAL {IDLE_LIMIT} = {limit}; {SAVEPOINT}"),
-        None => SAVEPOINT.to_owned(),
-    }
+/// The same with the savepoint, which costs nothing here.
+pub(super) fn enter_with_savepoint(key: &RecordKey, terms: &Terms) -> String {
+    format!("{}; {SAVEPOINT}", enter(key, terms))
+}
+
+pub(super) fn limit_idleness(milliseconds: i32) -> String {
+    format!("SET LOCAL {IDLE_LIMIT} = {milliseconds}")
+}
+
+fn lock(key: &RecordKey, terms: &Terms) -> String {
+    let (claim, lock) = (claim(terms.nonce(), ""), lock_number(key));
+    format!(
+        "set_config('tower_idempotency.claim', '{claim}' || pg_try_advisory_xact_lock({lock}), true)"
+    )
 }
 
 /// What marks a transaction as the one of this nonce, and tells whether it got the lock: `true` or `false`.
@@ -125,14 +113,14 @@ const IDLE_LIMIT: &str = "idle_in_transaction_session_timeout";
 /// Ends a transaction that sqlx doesn't count.
 pub(super) const ROLLBACK: &str = "ROLLBACK";
 
-/// The record, or no row.
-const RECORD: &str = "
-SELECT fingerprint_tag, fingerprint, nonce, fence, expires, response FROM {table} WHERE record_key = $1::bytea";
-
-/// One row, always: the clock, and the record or NULLs.
+/// One row, always: the clock, the record or NULLs, and what the transaction is like.
 const READ: &str = "
-SELECT now, fingerprint_tag, fingerprint, nonce, fence, expires, response
+SELECT now, fingerprint_tag, fingerprint, nonce, fence, expires, response{settings}
 FROM (SELECT {now} AS now) AS clock LEFT JOIN {table} ON record_key = $1::bytea";
+
+const SETTINGS: &str =
+    ", current_setting('tower_idempotency.claim'), current_setting('transaction_isolation'),
+    current_setting('transaction_read_only'), current_setting('tower_idempotency.own_limit', true)";
 
 /// The record, kept for $6: a new row, or over an expired one. No row = another's is there, or the transaction isn't ours.
 const SAVE: &str = "

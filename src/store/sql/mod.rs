@@ -23,7 +23,7 @@ pub(crate) use self::retry::{Attempts, retry};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
-    control::{begin, commit, depth, rollback, set_ended},
+    control::{begin, commit, depth, rollback, start_rollback},
     decide::{ASK_AGAIN, Decision, decide},
     driver_error::{explained, unanswered},
     fences::Fences,
