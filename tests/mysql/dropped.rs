@@ -43,12 +43,8 @@ async fn a_reservation_leaves_no_transaction_and_no_key_behind() {
         let ended = after(polls, store.reserve(&key, &fingerprint(1), &terms()))
             .await
             .is_some();
-        let claimed = loop {
-            match reserve(&store, &key).await {
-                Reservation::Acquired(claim) => break claim,
-                Reservation::InFlight { .. } => tokio::time::sleep(INSTANT).await,
-                other => panic!("{other:?}"),
-            }
+        let Reservation::Acquired(claimed) = after_flight(&store, &key).await else {
+            panic!("not acquired");
         };
         store.release(&claimed).await.unwrap();
         amount += 1;

@@ -24,15 +24,6 @@ async fn settle(
     }
 }
 
-async fn next_after_flight(store: &TransactionStore, claim: &Claim) -> Reservation {
-    loop {
-        match reserve(store, claim.key()).await {
-            Reservation::InFlight { .. } => tokio::time::sleep(INSTANT).await,
-            next => return next,
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_request_without_a_transaction_is_told_so() {
     let database = database!();
@@ -297,7 +288,7 @@ async fn a_tx_that_outlives_the_answer_is_no_success_and_is_rolled_back() {
         ));
         answered.send(()).unwrap();
         spawned.await.unwrap();
-        let next = next_after_flight(&store, &claimed).await;
+        let next = after_flight(&store, claimed.key()).await;
         assert!(matches!(next, Reservation::Acquired(_)), "{next:?}");
         assert_eq!(count(&outside, CHARGES).await, 0);
     }
@@ -319,7 +310,7 @@ async fn a_transaction_that_is_committed_after_the_answer_leaves_an_unknown_outc
         run(&mut tx, CHARGE).await.unwrap();
         run(&mut tx, "COMMIT").await.unwrap();
         drop(tx);
-        let next = next_after_flight(&store, &claimed).await;
+        let next = after_flight(&store, claimed.key()).await;
         assert!(matches!(next, Reservation::Unknown), "{next:?}");
         assert_eq!(count(&outside, CHARGES).await, 1);
     }
@@ -377,4 +368,20 @@ async fn an_unused_transaction_commits_the_record() {
     let claim = claim(&store, &fresh_key(), &terms()).await;
     complete(&store, &claim, "done").await.unwrap();
     assert_replays(&reserve(&store, claim.key()).await, "done");
+}
+
+#[tokio::test]
+async fn a_temporary_table_commits_nothing() {
+    let database = database!();
+    let outside = database.shop().await;
+    let store = database.transaction(1).await;
+    let claim = claim(&store, &fresh_key(), &terms()).await;
+    let made = "INSERT INTO charges VALUES (10); CREATE TEMPORARY TABLE here (n INT); DROP TEMPORARY TABLE here";
+    sqlx::raw_sql(made)
+        .execute(&mut *take(&claim))
+        .await
+        .unwrap();
+    assert_eq!(count(&outside, CHARGES).await, 0);
+    complete(&store, &claim, "done").await.unwrap();
+    assert_eq!(count(&outside, CHARGES).await, 1);
 }

@@ -208,3 +208,35 @@ async fn handlers_of_different_keys_do_not_get_in_each_others_way() {
             .unwrap();
     }
 }
+
+/// Each statement locks its own row only, whatever the table looks like.
+#[tokio::test]
+async fn leases_of_different_keys_do_not_get_in_each_others_way() {
+    let database = database!();
+    database.lease(1).await;
+    for isolation in ISOLATIONS {
+        let database = database.clone().with(isolation);
+        let pools = [database.pool(10).await, database.pool(10).await];
+        let barrier = Arc::new(Barrier::new(20));
+        let mut tasks = JoinSet::new();
+        for number in 0..20_usize {
+            let store = LeaseStore::new(pools[number % 2].clone());
+            let barrier = Arc::clone(&barrier);
+            tasks.spawn(async move {
+                for round in 0..10 {
+                    barrier.wait().await;
+                    let claimed = claim(&store, &fresh_key(), &terms()).await;
+                    store.renew(&claimed, LEASE).await.unwrap();
+                    match (round + number) % 4 {
+                        0 => store.release(&claimed).await.unwrap(),
+                        1 => store.abandon(&claimed, INSTANT).await.unwrap(),
+                        2 => assert!(store.forget(claimed.key()).await.unwrap()),
+                        _ => complete(&store, &claimed, "done").await.unwrap(),
+                    }
+                    store.purge_expired(3).await.unwrap();
+                }
+            });
+        }
+        tasks.join_all().await;
+    }
+}

@@ -245,12 +245,8 @@ async fn a_frozen_process_does_not_hold_its_key_for_ever() {
     let short = terms().with_run_limit(Duration::from_millis(700));
     let stuck = claim(&frozen, &fresh_key(), &short).await;
     charge(&stuck, 10).await;
-    let next = loop {
-        match reserve(&other, stuck.key()).await {
-            Reservation::Acquired(next) => break next,
-            Reservation::InFlight { .. } => tokio::time::sleep(INSTANT * 20).await,
-            other => panic!("{other:?}"),
-        }
+    let Reservation::Acquired(next) = after_flight(&other, stuck.key()).await else {
+        panic!("not acquired");
     };
     charge(&next, 20).await;
     complete(&other, &next, "next").await.unwrap();

@@ -208,6 +208,21 @@ pub(crate) async fn reserve(store: &dyn Store, key: &RecordKey) -> Reservation {
     store.reserve(key, &fingerprint(1), &terms()).await.unwrap()
 }
 
+/// What is answered once the key isn't in flight any more; a test that waits in vain fails after a minute.
+pub(crate) async fn after_flight(store: &dyn Store, key: &RecordKey) -> Reservation {
+    let landed = async {
+        loop {
+            match reserve(store, key).await {
+                Reservation::InFlight { .. } => tokio::time::sleep(INSTANT * 5).await,
+                landed => return landed,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), landed)
+        .await
+        .expect("the key stays in flight")
+}
+
 #[track_caller]
 pub(crate) fn assert_kind<T: std::fmt::Debug>(result: Result<T, StoreError>, kind: StoreErrorKind) {
     assert_eq!(result.unwrap_err().kind(), kind);
