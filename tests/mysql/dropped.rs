@@ -133,17 +133,16 @@ async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
     let database = database!();
     let outside = database.shop().await;
     let pool = database.pool(1).await;
-    let mut lost = 0;
-    for _ in 0..3 {
-        // In the pool, and not still on its way there.
-        until(|| async { pool.num_idle() == 1 }).await;
-        drop(after(1, pool.begin()).await);
+    // How far a poll gets isn't ours to say.
+    let mut lost = false;
+    for round in 0..100 {
+        drop(after(1 + round % 3, pool.begin()).await);
         outside.execute("DELETE FROM charges").await.unwrap();
         pool.execute(CHARGE).await.unwrap();
-        lost += i64::from(count(&outside, CHARGES).await == 0);
+        lost |= count(&outside, CHARGES).await == 0;
         pool.execute("COMMIT").await.unwrap();
     }
-    assert_ne!(lost, 0, "sqlx has mended this: Guarded may be simpler");
+    assert!(lost, "sqlx has mended this: Guarded may be simpler");
 }
 
 #[tokio::test]

@@ -90,56 +90,59 @@ async fn a_table_may_have_any_name_in_any_database() {
     assert_eq!(rows, 1);
 }
 
+/// What was altered, and what is told.
+const WRONG: [(&str, &str); 17] = [
+    ("DROP COLUMN nonce", "column nonce is missing"),
+    (
+        "MODIFY nonce VARBINARY(16) NOT NULL",
+        "column nonce is varbinary(16), and not binary(16)",
+    ),
+    (
+        "MODIFY record_key BINARY(16) NOT NULL",
+        "column record_key is binary(16), and not binary(32)",
+    ),
+    (
+        "MODIFY fence INT NOT NULL",
+        "column fence is int, and not bigint",
+    ),
+    (
+        "MODIFY fence BIGINT UNSIGNED NOT NULL",
+        "column fence is bigint unsigned, and not bigint",
+    ),
+    (
+        "MODIFY response BLOB",
+        "column response is blob, and not longblob",
+    ),
+    (
+        "MODIFY response LONGBLOB NOT NULL",
+        "column response is NOT NULL",
+    ),
+    ("MODIFY expires BIGINT", "column expires is NULL"),
+    ("ADD tenant INT NOT NULL", "column tenant has no default"),
+    ("DROP PRIMARY KEY", "the primary key isn't (record_key)"),
+    (
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (record_key, nonce)",
+        "the primary key isn't (record_key)",
+    ),
+    ("DROP KEY expires", "an index on expires is missing"),
+    ("ADD UNIQUE KEY one (fingerprint)", "index one is unique"),
+    ("ENGINE = MyISAM", "its engine is MyISAM, and not InnoDB"),
+    ("COMMENT = ''", "has the comment ''"),
+    (
+        "COMMENT = 'tower-idempotency {kind}, schema version 0'",
+        "has the comment",
+    ),
+    (
+        "COMMENT = 'tower-idempotency {kind}, schema version 2'",
+        "has schema version 2",
+    ),
+];
+
 #[tokio::test]
 async fn a_table_that_is_wrong_in_any_way_is_refused_and_told_how() {
     let database = database!();
     let pool = database.pool(1).await;
-    for (change, told) in [
-        ("DROP COLUMN nonce", "column nonce is missing"),
-        (
-            "MODIFY nonce VARBINARY(16) NOT NULL",
-            "column nonce is varbinary(16), and not binary(16)",
-        ),
-        (
-            "MODIFY record_key BINARY(16) NOT NULL",
-            "column record_key is binary(16), and not binary(32)",
-        ),
-        (
-            "MODIFY fence INT NOT NULL",
-            "column fence is int, and not bigint",
-        ),
-        (
-            "MODIFY fence BIGINT UNSIGNED NOT NULL",
-            "column fence is bigint unsigned, and not bigint",
-        ),
-        (
-            "MODIFY response BLOB",
-            "column response is blob, and not longblob",
-        ),
-        (
-            "MODIFY response LONGBLOB NOT NULL",
-            "column response is NOT NULL",
-        ),
-        ("MODIFY expires BIGINT", "column expires is NULL"),
-        ("ADD tenant INT NOT NULL", "column tenant has no default"),
-        ("DROP PRIMARY KEY", "the primary key isn't (record_key)"),
-        (
-            "DROP PRIMARY KEY, ADD PRIMARY KEY (record_key, nonce)",
-            "the primary key isn't (record_key)",
-        ),
-        ("DROP KEY expires", "an index on expires is missing"),
-        ("ADD UNIQUE KEY one (fingerprint)", "index one is unique"),
-        ("ENGINE = MyISAM", "its engine is MyISAM, and not InnoDB"),
-        ("COMMENT = ''", "has the comment ''"),
-        (
-            "COMMENT = 'tower-idempotency {kind}, schema version 0'",
-            "has the comment",
-        ),
-        (
-            "COMMENT = 'tower-idempotency {kind}, schema version 2'",
-            "has schema version 2",
-        ),
-    ] {
+    for (change, told) in WRONG {
         for kind in ["leases", "transactions"] {
             let table = format!("tower_idempotency_{kind}");
             let sql = if kind == "leases" {

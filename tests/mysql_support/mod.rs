@@ -122,7 +122,7 @@ pub(crate) const CHARGES: &str = "SELECT count(*) FROM charges";
 
 /// One number, read through this pool.
 pub(crate) async fn count(pool: &MySqlPool, sql: &'static str) -> i64 {
-    count_on(&mut *pool.acquire().await.unwrap(), sql).await
+    count_on(&mut pool.acquire().await.unwrap(), sql).await
 }
 
 /// The same, on this connection.

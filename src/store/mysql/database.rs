@@ -1,16 +1,13 @@
-use std::io;
-
 use sqlx::{
     AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr,
     mysql::{MySqlArguments, MySqlQueryResult, MySqlRow},
     query::Query,
 };
-use tokio::time::timeout;
 
 use super::error::{failed, is_answer, lost_to_another};
 use crate::{
     StoreError,
-    store::sql::{ANSWER_LIMIT, Guarded, Kept, retry},
+    store::sql::{Guarded, Kept, bounded, retry},
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -81,9 +78,7 @@ impl Database {
     async fn execute_script_once(&self, text: String) -> Result<MySqlQueryResult, sqlx::Error> {
         let mut guarded = self.acquire(Kept::default()).await?;
         let answer = match guarded.connection() {
-            Some(connection) => {
-                bounded(sqlx::raw_sql(AssertSqlSafe(text)).execute(connection)).await
-            }
+            Some(connection) => execute(connection, AssertSqlSafe(text)).await,
             None => Err(sqlx::Error::PoolClosed),
         };
         give_back(guarded, answer).await
@@ -101,6 +96,14 @@ pub(super) async fn script(
     bounded(sqlx::raw_sql(statements).fetch_all(connection)).await
 }
 
+/// The same, for what the last of them tells instead of rows.
+pub(super) async fn execute(
+    connection: &mut MySqlConnection,
+    statements: impl SqlSafeStr,
+) -> Result<MySqlQueryResult, sqlx::Error> {
+    bounded(sqlx::raw_sql(statements).execute(connection)).await
+}
+
 /// A connection on which the server didn't answer is closed.
 async fn give_back<T>(
     guarded: Guarded<MySql>,
@@ -111,14 +114,4 @@ async fn give_back<T>(
         Ok(_) | Err(_) => guarded.pool(),
     }
     answer
-}
-
-/// Gives a server up that doesn't answer.
-pub(super) async fn bounded<T>(
-    answer: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    match timeout(ANSWER_LIMIT, answer).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(io::Error::new(io::ErrorKind::TimedOut, elapsed).into()),
-    }
 }

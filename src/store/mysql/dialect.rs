@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row};
 
 use super::{
-    database::{Database, bounded, script},
+    database::{Database, execute, script},
     error::{failed, is_answer, is_conflict, is_duplicate, is_no_savepoint},
     statement::found,
     transaction_sql::TransactionSql,
@@ -13,8 +13,8 @@ use crate::{
     store::{
         Claim, Reservation, TableName, Terms,
         sql::{
-            ASK_AGAIN, Attempts, Found, Kept, Stored, begin, depth, set_ended, to_micros,
-            transactions::{NESTED, NotCommitted, Opened, SAVEPOINT, TransactionDialect},
+            ASK_AGAIN, Attempts, Found, Kept, Stored, begin, bounded, depth, set_ended, to_micros,
+            transactions::{NESTED, NotCommitted, Opened, TransactionDialect},
         },
     },
 };
@@ -52,11 +52,10 @@ impl Dialect {
                 None => self.sql.open(key, fingerprint, terms),
                 Some(_) => self.sql.open_over_expired(key, fingerprint, terms),
             };
-            let refused = match script(connection, AssertSqlSafe(open)).await {
-                Ok(rows) => {
-                    let now = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-                    // From here on sqlx counts the transaction, which the handler's nested ones need.
-                    bounded(begin::<MySql>(connection, SAVEPOINT)).await?;
+            let refused = match execute(connection, AssertSqlSafe(open)).await {
+                Ok(inserted) => {
+                    let now = i64::try_from(inserted.last_insert_id()).unwrap_or(0);
+                    bounded(begin::<MySql>(connection, self.sql.begin.text())).await?;
                     let stored = expired;
                     return Ok(Started::Free(Found { now, stored }));
                 }

@@ -12,34 +12,33 @@ use crate::{
         mysql::statement::{NOW, Statement, filled, literal},
         sql::{
             to_micros,
-            transactions::{RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT},
+            transactions::{RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT, SAVEPOINT},
         },
     },
 };
 
 /// Without autocommit, what a handler writes after its transaction has ended, by a deadlock, say, isn't committed by itself.
+/// A frozen process doesn't hold its key for ever: the server ends connections that are idle for so many seconds.
 ///
 /// MySQL can't bound the lock wait of one statement.
 const ENTER: &str = "SET @tower_idempotency_autocommit = @@SESSION.autocommit,
     @tower_idempotency_wait_timeout = @@SESSION.wait_timeout,
     /*!80000 @tower_idempotency_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1, */
-    SESSION autocommit = 0;
-START TRANSACTION";
+    SESSION autocommit = 0, SESSION wait_timeout = LEAST(@@SESSION.wait_timeout,";
+
+/// Another's row that isn't committed is not waited for. It stays without a response until the transaction is completed: so it reads
+/// as unknown if the handler commits by itself. The clock is told as the id of what was inserted last.
+const INSERT: &str = "START TRANSACTION;
+/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
+INSERT INTO {table} (record_key, fingerprint_tag, fingerprint, nonce, fence, expires) VALUES";
+
+/// From here on sqlx counts the transaction, which the handler's nested ones need.
+const BEGIN: &str = "SET @tower_idempotency_began = 1 /*!80000 , SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait */";
 
 /// Only where no transaction is open: with autocommit switched on, it would be committed.
 const LEAVE: &str = "SET SESSION autocommit = @tower_idempotency_autocommit,
     /*!80000 SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait, */
     SESSION wait_timeout = @tower_idempotency_wait_timeout";
-
-/// Another's row that isn't committed is not waited for. It stays without a response until the transaction is completed: so it reads
-/// as unknown if the handler commits by itself.
-const INSERT: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
-INSERT INTO {table} (record_key, fingerprint_tag, fingerprint, nonce, fence, expires) VALUES";
-
-/// A frozen process doesn't hold its key for longer: the server ends idle connections.
-const BOUND: &str =
-    "SET /*!80000 SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait, */
-    SESSION wait_timeout = LEAST(@@SESSION.wait_timeout,";
 
 /// In a transaction of its own, so that its lock isn't held while a handler runs.
 const DELETE_EXPIRED: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
@@ -76,14 +75,16 @@ pub(super) struct TransactionSql {
     pub(super) save: Statement,
     pub(super) save_unknown: Statement,
     pub(super) forget: Statement,
+    /// Sets the savepoint in the transaction.
+    pub(super) begin: Statement,
     /// The savepoint proves that nothing has ended the transaction.
     pub(super) commit: Statement,
     /// Likewise.
     pub(super) undo: Statement,
     pub(super) roll_back: Statement,
     // What goes on with an argument.
+    enter: String,
     insert: String,
-    bound: String,
     delete_expired: String,
     look: String,
     read_uncommitted: String,
@@ -105,11 +106,12 @@ impl TransactionSql {
             save: statement(SAVE),
             save_unknown: statement(SAVE_UNKNOWN),
             forget: statement(FORGET),
+            begin: statement(&format!("{BEGIN}; {SAVEPOINT}")),
             commit: statement(&format!("{RELEASE_SAVEPOINT}; COMMIT; {LEAVE}")),
             undo: statement(&format!("{ROLLBACK_TO_SAVEPOINT}; ROLLBACK; {LEAVE}")),
             roll_back: statement(&format!("ROLLBACK; {LEAVE}")),
-            insert: fill(&format!("{ENTER}; {INSERT}")),
-            bound: fill(BOUND),
+            enter: fill(ENTER),
+            insert: fill(INSERT),
             delete_expired: fill(DELETE_EXPIRED),
             look: fill(&format!("ROLLBACK; {LEAVE}; {READ}")),
             read_uncommitted: fill(READ_UNCOMMITTED),
@@ -119,9 +121,9 @@ impl TransactionSql {
         }
     }
 
-    /// Begins the handler's transaction with the key's row, and reads the clock.
+    /// Begins the handler's transaction with the key's row.
     pub(super) fn open(&self, key: &RecordKey, fingerprint: &Fingerprint, terms: &Terms) -> String {
-        let Self { insert, bound, .. } = self;
+        let Self { enter, insert, .. } = self;
         let kept = to_micros(terms.run_limit().saturating_add(terms.retention()));
         let (tag, seconds) = (fingerprint.tag().to_u16(), whole_seconds(terms.run_limit()));
         let (digest, nonce) = (
@@ -130,7 +132,7 @@ impl TransactionSql {
         );
         let key = literal(key.as_bytes());
         format!(
-            "{insert} ({key}, {tag}, {digest}, {nonce}, {NOW}, {NOW} + {kept}); {bound} {seconds}); SELECT {NOW}"
+            "{enter} {seconds}); {insert} ({key}, {tag}, {digest}, {nonce}, LAST_INSERT_ID({NOW}), {NOW} + {kept})"
         )
     }
 

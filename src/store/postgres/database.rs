@@ -1,18 +1,15 @@
-use std::io;
-
 use sqlx::{
     AssertSqlSafe, ConnectOptions, PgConnection, PgPool, Postgres, pool::PoolConnection,
     postgres::PgRow,
 };
-use tokio::time::timeout;
 
 use super::{
     error::{failed, is_answer, is_conflict},
-    statement::{Argument, Statement, found},
+    statement::{Argument, Statement},
 };
 use crate::{
-    RecordKey, StoreError,
-    store::sql::{ANSWER_LIMIT, Found, Guarded, Kept, begin, commit, retry, rollback},
+    StoreError,
+    store::sql::{Guarded, Kept, begin, bounded, commit, retry, rollback},
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -70,16 +67,6 @@ impl Database {
         answer
     }
 
-    /// The record of a key, expired or not.
-    pub(super) async fn read(
-        &self,
-        statement: &Statement,
-        key: &RecordKey,
-    ) -> Result<Found, StoreError> {
-        let rows = self.run(statement, &[key.into()]).await?;
-        found(rows.first())
-    }
-
     /// Tells whether the server answers.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let ping = Statement::fixed("SELECT 1");
@@ -132,18 +119,5 @@ async fn in_transaction(
             rollback::<Postgres>(connection).await?;
             Err(error)
         }
-    }
-}
-
-/// Gives a server up that doesn't answer.
-pub(super) async fn bounded<T>(
-    answer: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    match timeout(ANSWER_LIMIT, answer).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(sqlx::Error::Io(io::Error::new(
-            io::ErrorKind::TimedOut,
-            elapsed,
-        ))),
     }
 }

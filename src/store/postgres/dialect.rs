@@ -6,23 +6,24 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, postgres::PgRow};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row};
 
 use super::{
-    database::{Database, bounded, script},
+    database::{Database, script},
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
-    statement::{Argument, found},
-    transaction_sql::{self as sql, TransactionSql, is_ours},
+    opening::{Lock, Opening, found},
+    statement::Argument,
+    transaction_sql::{ROLLBACK, TransactionSql, is_ours, savepoint},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
     store::{
         Claim, Reservation, TableName, Terms,
         sql::{
-            ASK_AGAIN, Found, Guarded, Kept, begin, commit, depth, rollback,
+            ASK_AGAIN, Found, Guarded, Kept, begin, bounded, commit, depth,
             transactions::{
-                NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
-                end, end_uncounted,
+                NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, TransactionDialect,
+                end_uncounted,
             },
         },
     },
@@ -53,43 +54,30 @@ impl Dialect {
         self.table = table;
     }
 
-    /// Begins the transaction, takes the lock, and then reads the record: two round trips, and one more for the first time if the
-    /// isolation isn't READ COMMITTED.
+    /// Begins the transaction, takes the lock and reads the record: one round trip, if the pool's isolation is known.
     async fn look(
         &self,
         connection: &mut PgConnection,
         key: &RecordKey,
         terms: &Terms,
-    ) -> Result<Looked, StoreError> {
+    ) -> Result<Opening, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
-            let begin_marked = AssertSqlSafe(format!("{}; {SAVEPOINT}", sql::begin(key, terms)));
-            let begun = bounded(begin::<Postgres>(connection, begin_marked)).await;
-            begun.map_err(failed)?;
-            let nonce = terms.nonce();
-            let arguments = sql::look_arguments(key, &nonce, terms);
-            let look = self.database.run_on(connection, &self.sql.look, &arguments);
-            let rows = bounded(look).await.map_err(failed)?;
-            let looked = Looked::read(rows.first(), rows.first().map(|row| (row, 10)))?;
-            if looked.is_read_committed {
-                return Ok(looked);
+            let rows = script(connection, self.sql.open(key, terms)).await?;
+            let opening = Opening::read(&rows, terms)?;
+            if opening.is_read_committed {
+                return Ok(opening);
             }
             self.is_isolated.store(true, Ordering::Relaxed);
-            bounded(rollback::<Postgres>(connection))
-                .await
-                .map_err(failed)?;
+            script(connection, ROLLBACK.to_owned()).await?;
         }
         loop {
-            let rows = script(connection, self.sql.begin_isolated(key, terms)).await?;
-            let had_lock = is(rows.first(), 0)?;
-            let looked = Looked::read(rows.get(1), rows.get(3).map(|row| (row, 0)))?;
-            if had_lock || !looked.has_lock || looked.found.live().is_some() {
-                // From here on sqlx counts the transaction, which the handler's nested ones need.
-                let counted = bounded(begin::<Postgres>(connection, SAVEPOINT)).await;
-                return counted.map_err(failed).map(|()| looked);
+            let rows = script(connection, self.sql.open_isolated(key, terms)).await?;
+            let opening = Opening::read_isolated(&rows, terms)?;
+            if opening.lock != Lock::TooLate || opening.found.live().is_some() {
+                return Ok(opening);
             }
-            // Another had the lock when the record was read, and may have given up because this one took it before that:
-            // then nobody would get the key.
-            script(connection, "ROLLBACK".to_owned()).await?;
+            // The other one may have found it taken by this, and given up: then nobody would get the key.
+            script(connection, ROLLBACK.to_owned()).await?;
         }
     }
 
@@ -100,23 +88,27 @@ impl Dialect {
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Started, StoreError> {
-        let looked = self.look(connection, key, terms).await?;
+        let opening = self.look(connection, key, terms).await?;
         // A record that is there is committed, whoever has the lock: another that only reads it, say.
-        if let Some(answer) = looked.found.answer(fingerprint)? {
+        if let Some(answer) = opening.found.answer(fingerprint)? {
             return Ok(Started::Answered(answer));
         }
-        if !looked.has_lock {
+        if opening.lock != Lock::Held {
             return Ok(Started::Answered(Reservation::InFlight {
                 retry_after: ASK_AGAIN,
             }));
         }
-        if looked.is_read_only {
+        if opening.is_read_only {
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
                 "the database only reads: a standby, or `default_transaction_read_only`",
             ));
         }
-        Ok(Started::Free(looked.found))
+        // From here on sqlx counts the transaction, which the handler's nested ones need.
+        let savepoint = AssertSqlSafe(savepoint(opening.own_idle_limit));
+        let counted = bounded(begin::<Postgres>(connection, savepoint)).await;
+        counted.map_err(failed)?;
+        Ok(Started::Free(opening.found))
     }
 }
 
@@ -124,7 +116,8 @@ impl TransactionDialect for Dialect {
     type Database = Postgres;
 
     async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
-        self.database.read(&self.sql.read, key).await
+        let rows = self.database.run(&self.sql.read, &[key.into()]).await?;
+        found(rows.first())
     }
 
     async fn open(
@@ -143,14 +136,11 @@ impl TransactionDialect for Dialect {
         match started {
             Ok(Started::Free(found)) => Ok(Opened::Free(transaction, found)),
             Ok(Started::Answered(answer)) => {
-                end(transaction).await;
+                end_uncounted(transaction).await;
                 Ok(Opened::Answered(answer))
             }
             Err(error) => {
-                match transaction.connection() {
-                    Some(connection) if depth::<Postgres>(connection) > 0 => end(transaction).await,
-                    _ => end_uncounted(transaction).await,
-                }
+                end_uncounted(transaction).await;
                 Err(error)
             }
         }
@@ -224,35 +214,6 @@ impl TransactionDialect for Dialect {
 enum Started {
     Free(Found),
     Answered(Reservation),
-}
-
-/// What is known when the transaction has begun.
-struct Looked {
-    found: Found,
-    has_lock: bool,
-    is_read_committed: bool,
-    is_read_only: bool,
-}
-
-impl Looked {
-    /// From the row of the record, and the one of how the transaction stands, with the first column of that.
-    fn read(record: Option<&PgRow>, standing: Option<(&PgRow, usize)>) -> Result<Self, StoreError> {
-        let (row, first) = standing.unzip();
-        let first = first.unwrap_or_default();
-        Ok(Self {
-            found: found(record)?,
-            has_lock: is(row, first)?,
-            is_read_committed: is(row, first + 1)?,
-            is_read_only: is(row, first + 2)?,
-        })
-    }
-}
-
-fn is(row: Option<&PgRow>, index: usize) -> Result<bool, StoreError> {
-    match row {
-        Some(row) => row.try_get(index).map_err(failed),
-        None => Err(failed(sqlx::Error::RowNotFound)),
-    }
 }
 
 /// The record was not written, without an error.

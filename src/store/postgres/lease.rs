@@ -1,14 +1,14 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{PgPool, Row};
+use sqlx::{PgPool, Row, postgres::PgRow};
 
 use super::{
     database::Database,
     error::failed,
     lease_sql::LeaseSql,
     schema::Schema,
-    statement::{Argument, columns},
+    statement::{Argument, Statement, bytes},
     upkeep,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     store::{
         Claim, Record, Reservation, Store, StoreKind, TableName, Terms,
         sql::{
-            Found, Stored,
+            Columns, Found, Stored,
             leases::{self, LeaseDialect, Looked, Settled},
         },
     },
@@ -80,7 +80,7 @@ impl LeaseStore {
 
     async fn wrote(
         &self,
-        statement: &super::statement::Statement,
+        statement: &Statement,
         arguments: &[Argument<'_>],
     ) -> Result<bool, StoreError> {
         let rows = self.database.run(statement, arguments).await?;
@@ -179,7 +179,9 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
-        self.database.read(&self.sql.read, key).await
+        let rows = self.database.run(&self.sql.read, &[key.into()]).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+        Found::read(row.and_then(columns).map_err(failed)?)
     }
 
     async fn claim_over(
@@ -245,6 +247,22 @@ impl LeaseDialect for LeaseStore {
         let arguments = [claim.key().into(), Argument::nonce(&nonce)];
         self.wrote(&self.sql.release, &arguments).await
     }
+}
+
+/// A row of the table as it is read, behind the clock.
+fn columns(row: &PgRow) -> Result<Columns, sqlx::Error> {
+    Ok((
+        row.try_get(0)?,
+        row.try_get(1)?,
+        bytes(row, 2)?,
+        bytes(row, 3)?,
+        row.try_get(4)?,
+        row.try_get(5)?,
+        row.try_get(6)?,
+        row.try_get(7)?,
+        row.try_get(8)?,
+        bytes(row, 9)?,
+    ))
 }
 
 const SCHEMA: Schema = Schema {

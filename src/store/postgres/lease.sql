@@ -4,12 +4,12 @@ CREATE TABLE IF NOT EXISTS tower_idempotency_leases (
     record_key      BYTEA    NOT NULL PRIMARY KEY CHECK (octet_length(record_key) = 32),
     fence           BIGINT   NOT NULL,
     lease_end       BIGINT   NOT NULL, -- of a completed record: the same as expires
-    expires         BIGINT   NOT NULL CHECK (expires >= lease_end),
+    expires         BIGINT   NOT NULL,
     fingerprint_tag INTEGER  NOT NULL,
     attempt         INTEGER  NOT NULL,
-    state           SMALLINT NOT NULL CHECK (state IN (0, 1, 2)), -- running, completed, abandoned
-    fingerprint     BYTEA    NOT NULL CHECK (octet_length(fingerprint) = 32),
-    nonce           BYTEA    NOT NULL CHECK (octet_length(nonce) = 16),
+    state           SMALLINT NOT NULL, -- running, completed, abandoned
+    fingerprint     BYTEA    NOT NULL,
+    nonce           BYTEA    NOT NULL,
     response        BYTEA
 );
 

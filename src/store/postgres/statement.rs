@@ -6,17 +6,14 @@ use sqlx::{
     query::Query,
 };
 
-use super::{error::failed, hex};
+use super::hex;
 use crate::{
-    Fingerprint, RecordKey, StoreError,
-    store::{
-        Claim, Nonce, TableName,
-        sql::{Columns, Found, to_micros},
-    },
+    Fingerprint, RecordKey,
+    store::{Claim, Nonce, TableName, sql::to_micros},
 };
 
 /// The database's clock in microseconds since 1970. Not `now()`, which stands still within a transaction.
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// A statement of one store, with its table's name in it.
 #[derive(Clone, Debug)]
@@ -79,11 +76,6 @@ impl Statement {
             text.push_str(rest);
         }
         Some(text)
-    }
-
-    #[cfg(test)]
-    pub(super) fn as_str(&self) -> &str {
-        self.0.as_str()
     }
 }
 
@@ -159,30 +151,8 @@ impl From<i64> for Argument<'_> {
     }
 }
 
-/// The record of the one row that a reading statement gives.
-pub(super) fn found(row: Option<&PgRow>) -> Result<Found, StoreError> {
-    let row = row.ok_or(sqlx::Error::RowNotFound);
-    Found::read(row.and_then(columns).map_err(failed)?)
-}
-
-/// A row as both stores select it, in whichever format the server sent it.
-pub(super) fn columns(row: &PgRow) -> Result<Columns, sqlx::Error> {
-    Ok((
-        row.try_get(0)?,
-        row.try_get(1)?,
-        bytes(row, 2)?,
-        bytes(row, 3)?,
-        row.try_get(4)?,
-        row.try_get(5)?,
-        row.try_get(6)?,
-        row.try_get(7)?,
-        row.try_get(8)?,
-        bytes(row, 9)?,
-    ))
-}
-
-/// sqlx reads the text format of bytes only if the session's `bytea_output` is `hex`.
-fn bytes(row: &PgRow, index: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
+/// A column of bytes, in whichever format the server sent it: sqlx reads them as text only if `bytea_output` is `hex`.
+pub(super) fn bytes(row: &PgRow, index: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
     let value = row.try_get_raw(index)?;
     if value.is_null() {
         return Ok(None);

@@ -5,8 +5,8 @@ CREATE TABLE IF NOT EXISTS tower_idempotency_transactions (
     fence           BIGINT  NOT NULL,
     expires         BIGINT  NOT NULL,
     fingerprint_tag INTEGER NOT NULL,
-    fingerprint     BYTEA   NOT NULL CHECK (octet_length(fingerprint) = 32),
-    nonce           BYTEA   NOT NULL CHECK (octet_length(nonce) = 16),
+    fingerprint     BYTEA   NOT NULL,
+    nonce           BYTEA   NOT NULL,
     response        BYTEA   -- NULL: the handler ended the transaction by itself, its outcome is unknown
 );
 

@@ -1,25 +1,20 @@
 //! The statements of the transaction store. None binds a time: the database's clock is in the text, and only durations are bound.
 
-use std::time::Duration;
-
 use super::{
     hex,
-    statement::{Argument, Statement},
+    statement::{NOW, Statement},
     upkeep,
 };
 use crate::{
     RecordKey,
-    store::{Nonce, TableName, Terms},
+    store::{Nonce, TableName, Terms, sql::transactions::SAVEPOINT},
 };
 
 /// The statements, for one table.
 #[derive(Debug)]
 pub(super) struct TransactionSql {
+    record: Statement,
     pub(super) read: Statement,
-    /// Reads the record, and how the transaction stands. A statement of its own: under READ COMMITTED it sees what was committed
-    /// before the lock was got.
-    pub(super) look: Statement,
-    standing: Statement,
     pub(super) save: Statement,
     pub(super) save_unknown: Statement,
     pub(super) forget: Statement,
@@ -30,9 +25,8 @@ impl TransactionSql {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |template: &str| Statement::new(template, table);
         Self {
-            read: statement(&READ.replace("{more}", "")),
-            look: statement(&READ.replace("{more}", &format!(", {STANDING}"))),
-            standing: statement(&format!("SELECT {STANDING}")),
+            record: statement(RECORD),
+            read: statement(READ),
             save: statement(&SAVE.replace("{condition}", IS_OURS)),
             save_unknown: statement(&SAVE.replace("{condition}", "")),
             forget: statement(FORGET),
@@ -40,93 +34,105 @@ impl TransactionSql {
         }
     }
 
-    /// Begins the handler's transaction where its isolation isn't READ COMMITTED: it would read as of the moment before the lock, and a
-    /// serializable one would be in conflict with those that write neighbouring keys. So the record is read by a transaction of its
-    /// own under the lock, just before. Rows: the lock, [`READ`], one of no meaning, [`STANDING`].
-    pub(super) fn begin_isolated(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (lock, begin, read) = (lock_number(key), begin(key, terms), self.spelled_read(key));
-        let nonce = terms.nonce();
-        let standing = self.standing.spelled(&look_arguments(key, &nonce, terms));
+    /// Begins the handler's transaction with the lock of the key, and reads the record.
+    ///
+    /// By statements apart: the second sees what was committed before the lock was got, as the isolation is READ COMMITTED.
+    /// Rows: of [`enter`], and of [`RECORD`].
+    pub(super) fn open(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (enter, record) = (enter(key, terms), spelled(&self.record, key));
+        format!("BEGIN; {enter}; {record}")
+    }
+
+    /// The same for transactions of another isolation: they would read as of the moment before the lock, and a serializable one would be
+    /// in conflict with those that write neighbouring keys. So another transaction has the lock and reads just before.
+    /// Rows: whether it got the lock, of [`RECORD`], and of [`enter`].
+    pub(super) fn open_isolated(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (enter, record) = (enter(key, terms), spelled(&self.record, key));
+        let lock = lock_number(key);
         format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_try_advisory_xact_lock({lock}); {read}; COMMIT; {begin}; {}",
-            standing.unwrap_or_default()
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_try_advisory_xact_lock({lock}); {record}; COMMIT; BEGIN; {enter}"
         )
     }
 
-    /// Waits for the key's lock, within bounds, and reads the record under it. Rows: one of no meaning, [`READ`].
+    /// Waits for the key's lock, within bounds, and reads the record under it. Rows: one of no meaning, and of [`READ`].
     pub(super) fn read_locked(&self, key: &RecordKey) -> String {
-        let (lock, read) = (lock_number(key), self.spelled_read(key));
+        let (lock, read) = (lock_number(key), spelled(&self.read, key));
         format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; SELECT pg_advisory_xact_lock({lock}); {read}; \
              ROLLBACK"
         )
     }
-
-    fn spelled_read(&self, key: &RecordKey) -> String {
-        self.read.spelled(&[key.into()]).unwrap_or_default()
-    }
 }
 
-/// Begins a transaction, takes the key's lock if it is free, and marks the transaction by the nonce if it has it. The mark is a local
-/// setting, which ends with the transaction.
-pub(super) fn begin(key: &RecordKey, terms: &Terms) -> String {
-    let (lock, nonce) = (lock_number(key), hex_nonce(terms.nonce()));
+fn spelled(statement: &Statement, key: &RecordKey) -> String {
+    statement.spelled(&[key.into()]).unwrap_or_default()
+}
+
+/// One row: whose transaction it is and whether it has the key's lock, as [`claim`] has it; the session's own idle limit; the isolation;
+/// whether it is read-only; the clock.
+///
+/// The settings end with the transaction. By the idle limit a process that is frozen, or cut off, loses it.
+fn enter(key: &RecordKey, terms: &Terms) -> String {
+    let (lock, claim, limit) = (
+        lock_number(key),
+        claim(terms.nonce(), ""),
+        idle_limit(terms),
+    );
     format!(
-        "BEGIN; SELECT set_config('tower_idempotency.nonce', CASE WHEN pg_try_advisory_xact_lock({lock}) THEN '{nonce}' ELSE '' END, true)"
+        "SELECT set_config('tower_idempotency.claim', '{claim}' || pg_try_advisory_xact_lock({lock}), true), \
+         current_setting('{IDLE_LIMIT}'), current_setting('transaction_isolation'), current_setting('transaction_read_only'), {NOW}; \
+         SET LOCAL {IDLE_LIMIT} = {limit}"
     )
 }
 
-/// What [`TransactionSql::look`] is called with.
-pub(super) fn look_arguments<'a>(
-    key: &'a RecordKey,
-    nonce: &'a Nonce,
-    terms: &Terms,
-) -> [Argument<'a>; 3] {
-    let limit = to_millis(terms.run_limit()).into();
-    [
-        key.into(),
-        Argument::nonce(nonce),
-        Argument::Number(Some(limit)),
-    ]
+/// The savepoint, and the idle limit that is left if the session's own is shorter.
+pub(super) fn savepoint(idle_limit: Option<i32>) -> String {
+    match idle_limit {
+        Some(limit) => format!("SET LOCAL {IDLE_LIMIT} = {limit}; {SAVEPOINT}"),
+        None => SAVEPOINT.to_owned(),
+    }
+}
+
+/// What marks a transaction as the one of this nonce, and tells whether it got the lock: `true` or `false`.
+pub(super) fn claim(nonce: Nonce, locked: &str) -> String {
+    let mut claim = String::new();
+    hex::encode(nonce.as_bytes(), &mut claim);
+    claim.push(' ');
+    claim.push_str(locked);
+    claim
 }
 
 /// One row: whether the transaction is the one that was opened for this nonce.
 pub(super) fn is_ours(nonce: Nonce) -> String {
-    let nonce = hex_nonce(nonce);
-    format!("SELECT coalesce(current_setting('tower_idempotency.nonce', true) = '{nonce}', false)")
+    let claim = claim(nonce, "true");
+    format!("SELECT coalesce(current_setting('tower_idempotency.claim', true) = '{claim}', false)")
 }
 
-/// Records have random keys, so that two of them sharing a lock is as good as impossible, and would do no harm.
+/// Keys are random: that two of them share a lock is next to impossible, and would do no harm.
 fn lock_number(key: &RecordKey) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
     i64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-fn hex_nonce(nonce: Nonce) -> String {
-    let mut text = String::new();
-    hex::encode(nonce.as_bytes(), &mut text);
-    text
+/// In milliseconds, as the setting has it: 0 would be no limit, and there are 31 bits.
+pub(super) fn idle_limit(terms: &Terms) -> i32 {
+    let limit = terms.run_limit().as_millis();
+    i32::try_from(limit).unwrap_or(i32::MAX).max(1)
 }
 
-/// As settings have it: 0 would be no limit, and there are 31 bits.
-fn to_millis(limit: Duration) -> i32 {
-    i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1)
-}
+const IDLE_LIMIT: &str = "idle_in_transaction_session_timeout";
 
-/// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](super::super::sql::Columns).
+/// Ends a transaction that sqlx doesn't count.
+pub(super) const ROLLBACK: &str = "ROLLBACK";
+
+/// The record, or no row.
+const RECORD: &str = "
+SELECT fingerprint_tag, fingerprint, nonce, fence, expires, response FROM {table} WHERE record_key = $1::bytea";
+
+/// One row, always: the clock, and the record or NULLs.
 const READ: &str = "
-SELECT now, fingerprint_tag::bigint, fingerprint, nonce, 1::bigint, fence,
-    CASE WHEN response IS NULL THEN 2 ELSE 1 END::bigint, expires, expires, response{more}
+SELECT now, fingerprint_tag, fingerprint, nonce, fence, expires, response
 FROM (SELECT {now} AS now) AS clock LEFT JOIN {table} ON record_key = $1::bytea";
-
-/// Whether the transaction has the lock (it is marked by the nonce $2), whether it is READ COMMITTED, whether it only reads.
-///
-/// And a limit of $3 milliseconds, for this transaction only, unless the session's own is shorter: so that a process that is frozen
-/// or cut off doesn't hold the key for ever.
-const STANDING: &str = "coalesce(current_setting('tower_idempotency.nonce', true) = encode($2::bytea, 'hex'), false),
-    current_setting('transaction_isolation') = 'read committed', current_setting('transaction_read_only') = 'on',
-    set_config('idle_in_transaction_session_timeout', least($3::bigint, nullif((extract(
-        epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint, 0))::text, true)";
 
 /// The record, kept for $6: a new row, or over an expired one. No row = another's is there, or the transaction isn't ours.
 const SAVE: &str = "
@@ -139,6 +145,6 @@ WHERE record.expires <= {now}
 RETURNING true";
 
 const IS_OURS: &str =
-    " WHERE current_setting('tower_idempotency.nonce', true) = encode($4::bytea, 'hex')";
+    " WHERE current_setting('tower_idempotency.claim', true) = encode($4::bytea, 'hex') || ' true'";
 
 const FORGET: &str = "DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now}";

@@ -3,7 +3,7 @@ use std::time::Duration;
 use sqlx::{Database, pool::PoolConnection};
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit, time::timeout};
 
-use super::Entry;
+use super::{ANSWER_LIMIT, Entry};
 use crate::Fingerprint;
 
 /// An open transaction. Unless it is ended in order its connection is closed, never pooled: the server then rolls back.
@@ -49,8 +49,6 @@ impl Default for Kept {
     }
 }
 
-/// A database that has not answered by then is given up: its connection is closed.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// However short a run may be.
 const SHORTEST_ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
