@@ -108,14 +108,17 @@ pub async fn until<T, F: Future<Output = Option<T>>>(mut ask: impl FnMut() -> F)
     }
 }
 
-/// Runs these together, since most of the time they wait for time limits, and gives their results in order.
+/// Runs these together, since most of the time they wait for time limits, and gives their results in order. They start one after
+/// the other, or all of them would wake at the same moments.
 pub async fn side_by_side<T, F>(futures: impl IntoIterator<Item = F>) -> Vec<T>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
 {
     let mut tasks = JoinSet::new();
+    let mut starts = interval(Duration::from_millis(25));
     for (number, future) in futures.into_iter().enumerate() {
+        starts.tick().await;
         tasks.spawn(async move { (number, future.await) });
     }
     let mut results = Vec::new();

@@ -40,7 +40,7 @@ impl World {
     }
 
     fn at(url: &str) -> Self {
-        // A runtime of its own has each test, and each pool belongs to one.
+        // Each test has a runtime of its own, to which its pools belong.
         let direct = PoolOptions::new()
             .max_connections(4)
             .acquire_timeout(Duration::from_secs(60))
