@@ -74,7 +74,7 @@ async fn pooled(size: u32) -> Option<PgPool> {
     static BOUNCER: OnceLock<Option<PgBouncer>> = OnceLock::new();
     let (server, database) = (postgres()?, database().await?);
     let bouncer = BOUNCER.get_or_init(|| PgBouncer::start(server, 30));
-    let url = bouncer.as_ref()?.url(database);
+    let url = bouncer.as_ref()?.through(database);
     let options: PgConnectOptions = url.parse().expect("a URL");
     let pool = PgPoolOptions::new().max_connections(size);
     let pool = pool.connect_with(options.statement_cache_capacity(0));
@@ -93,10 +93,9 @@ async fn pool(options: PgConnectOptions, size: u32) -> PgPool {
         .max_connections(size)
         .after_connect(|connection, _| {
             Box::pin(async move {
-                let zone = match CONNECTIONS.fetch_add(1, Ordering::Relaxed) % 2 {
-                    0 => "America/New_York",
-                    _ => "Pacific/Kiritimati",
-                };
+                let zones = ["America/New_York", "Pacific/Kiritimati"];
+                let turn = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+                let zone = zones.iter().cycle().nth(turn % 2).expect("a zone");
                 let set = format!("SET TIME ZONE '{zone}'");
                 connection.execute(AssertSqlSafe(set)).await?;
                 Ok(())

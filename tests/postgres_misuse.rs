@@ -420,7 +420,7 @@ async fn a_serialization_failure_rolls_back_and_a_retry_runs() {
     drop(txs);
     settle(&store, &claims[0], false).await.unwrap();
     let error = settle(&store, &claims[1], false).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::RolledBack);
+    assert_eq!(error.kind(), StoreErrorKind::Conflict);
     assert_eq!(count(&outside, CHARGES).await, 1);
     assert_replays(&reserve(&store, &keys[0]).await, "done");
     runs_again(&store, &keys[1]).await;

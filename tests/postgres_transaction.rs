@@ -410,7 +410,7 @@ async fn a_record_that_the_transaction_cannot_see_is_not_overwritten() {
             .kind();
         let expected = match level {
             "read committed" => StoreErrorKind::LostClaim,
-            _ => StoreErrorKind::RolledBack,
+            _ => StoreErrorKind::Conflict,
         };
         assert_eq!(kind, expected, "{level}");
         assert_eq!(count(&outside, CHARGES).await, 0);
@@ -716,10 +716,8 @@ async fn the_sessions_of_one_pool_may_be_of_different_isolation() {
     let pool = PgPoolOptions::new()
         .max_connections(6)
         .after_connect(move |connection, _| {
-            let level = LEVELS.into_iter().cycle();
-            let level = level
-                .skip(connections.fetch_add(1, Ordering::Relaxed))
-                .next();
+            let number = connections.fetch_add(1, Ordering::Relaxed);
+            let level = LEVELS.into_iter().cycle().nth(number);
             Box::pin(async move {
                 let sql = format!(
                     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",

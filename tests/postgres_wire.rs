@@ -293,7 +293,7 @@ async fn many_clients_share_two_connections_of_a_transaction_pooler() {
         return;
     };
     let database = Database::on(server).await;
-    let options: sqlx::postgres::PgConnectOptions = bouncer.url(&database.0).parse().unwrap();
+    let options: sqlx::postgres::PgConnectOptions = bouncer.through(&database.0).parse().unwrap();
     let mut tasks = JoinSet::new();
     for client in 0..CLIENTS {
         let pool = pool(options.clone().statement_cache_capacity(0), 1).await;

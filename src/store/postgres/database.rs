@@ -1,10 +1,7 @@
-use std::io;
-
 use sqlx::{
     AssertSqlSafe, ConnectOptions, PgConnection, PgPool, Postgres, pool::PoolConnection,
     postgres::PgRow,
 };
-use tokio::time::timeout;
 
 use super::{
     error::{failed, is_answer, is_conflict},
@@ -12,7 +9,7 @@ use super::{
 };
 use crate::{
     StoreError,
-    store::sql::{Guarded, Kept, begin, commit, retry, rollback, transactions::ANSWER_LIMIT},
+    store::sql::{Guarded, Kept, begin, bounded, commit, retry, rollback},
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -125,17 +122,4 @@ async fn in_transaction(
         rollback::<Postgres>(connection).await?;
     }
     done
-}
-
-/// Gives a server up that doesn't answer.
-pub(super) async fn bounded<T>(
-    answer: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    match timeout(ANSWER_LIMIT, answer).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(sqlx::Error::Io(io::Error::new(
-            io::ErrorKind::TimedOut,
-            elapsed,
-        ))),
-    }
 }

@@ -9,7 +9,7 @@ use std::{
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row};
 
 use super::{
-    database::{Database, bounded, script},
+    database::{Database, script},
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
     opening::{Lock, Opening, found},
     statement::Argument,
@@ -20,7 +20,8 @@ use crate::{
     store::{
         Claim, Reservation, TableName, Terms,
         sql::{
-            ASK_AGAIN, Found, Guarded, Kept, begin, commit, depth, rollback, start_rollback,
+            ASK_AGAIN, Found, Guarded, Kept, begin, bounded, commit, depth, rollback,
+            start_rollback,
             transactions::{
                 NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
                 end, end_uncounted,
@@ -146,6 +147,11 @@ async fn give_up(mut transaction: Guarded<Postgres>) {
 
 impl TransactionDialect for Dialect {
     type Database = Postgres;
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let rows = self.database.run(&self.sql.read, &[key.into()]).await?;
+        found(rows.first())
+    }
 
     async fn open(
         &self,

@@ -1,11 +1,12 @@
-use std::{error::Error, fmt};
-
-use crate::{StoreError, StoreErrorKind};
+use crate::{
+    StoreError, StoreErrorKind,
+    store::sql::{explained, unanswered},
+};
 
 /// What became of one of our own statements.
 pub(super) fn failed(error: sqlx::Error) -> StoreError {
     let Some(state) = state(&error) else {
-        return without_state(error);
+        return unanswered(error);
     };
     let kind = match &*state {
         "53100" => StoreErrorKind::Full,
@@ -23,24 +24,6 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
             StoreErrorKind::Unavailable
         }
         _ => StoreErrorKind::Other,
-    };
-    StoreError::new(kind, error)
-}
-
-fn without_state(error: sqlx::Error) -> StoreError {
-    let unreachable = matches!(
-        error,
-        sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::BeginFailed
-    );
-    let kind = if unreachable {
-        StoreErrorKind::Unavailable
-    } else {
-        StoreErrorKind::Other
     };
     StoreError::new(kind, error)
 }
@@ -80,26 +63,3 @@ fn state(error: &sqlx::Error) -> Option<String> {
 const NOT_MIGRATED: &str = "the store's table is missing or was altered, run its `migrate()` or the SQL that is shipped with it";
 const NOT_ALLOWED: &str = "the database user lacks a privilege on the store's table";
 const POOLER: &str = "prepared statements don't work through this pooler: connect with `statement_cache_capacity(0)`";
-
-fn explained(what: &'static str, source: sqlx::Error) -> StoreError {
-    StoreError::new(StoreErrorKind::Other, Explained { what, source })
-}
-
-/// An error that doesn't say by itself what to do about it.
-#[derive(Debug)]
-struct Explained {
-    what: &'static str,
-    source: sqlx::Error,
-}
-
-impl fmt::Display for Explained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.source)
-    }
-}
-
-impl Error for Explained {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.source)
-    }
-}

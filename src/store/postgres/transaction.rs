@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::{PgPool, Row};
 
-use super::{dialect::Dialect, error::failed, opening::found, schema::Schema, upkeep};
+use super::{dialect::Dialect, error::failed, schema::Schema, upkeep};
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
@@ -130,12 +130,7 @@ impl Store for TransactionStore {
 
     /// A run shows here once it is completed, until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        let dialect = self.0.dialect();
-        let rows = dialect
-            .database
-            .run(&dialect.sql.read, &[key.into()])
-            .await?;
-        found(rows.first())?.record()
+        self.0.read(key).await?.record()
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {

@@ -1,8 +1,8 @@
 -- tower-idempotency, postgres::TransactionStore, schema version 1. Safe to run more than once.
 -- Times are microseconds since 1970 by the database's clock. A record counts as absent once `expires` has come.
--- There are no CHECK constraints: Postgres reads and compiles them anew in each statement that writes.
+-- No more CHECK constraints than this: Postgres reads and compiles them anew in each statement that writes.
 CREATE TABLE IF NOT EXISTS tower_idempotency_transactions (
-    record_key      BYTEA   NOT NULL PRIMARY KEY,
+    record_key      BYTEA   NOT NULL PRIMARY KEY CHECK (octet_length(record_key) = 32),
     fence           BIGINT  NOT NULL,
     expires         BIGINT  NOT NULL,
     fingerprint_tag INTEGER NOT NULL,

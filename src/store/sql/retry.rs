@@ -3,10 +3,10 @@ use std::time::Duration;
 use sqlx::Error;
 use tokio::time::sleep;
 
-use crate::store::Nonce;
+use crate::jitter;
 
 /// Runs a statement (or a transaction) that may lose against another one, again if it did: the database has undone it, and the
-/// other is through by the time the pause is over. The last attempt's error is the caller's.
+/// other is through by the time the pause is over, which is random, or those who met would meet again. The last attempt's error is the caller's.
 pub(crate) async fn retry<T, F>(
     is_conflict: impl Fn(&Error) -> bool,
     attempt: impl Fn() -> F,
@@ -14,21 +14,45 @@ pub(crate) async fn retry<T, F>(
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let mut longest = FIRST_PAUSE;
-    for _ in 1..ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
         match attempt().await {
-            Err(error) if is_conflict(&error) => sleep(at_random_below(longest)).await,
+            Err(error) if is_conflict(&error) => {
+                if !attempts.again().await {
+                    return Err(error);
+                }
+            }
             result => return result,
         }
-        longest = (longest * 2).min(LONGEST_PAUSE);
     }
-    attempt().await
 }
 
-/// Those who met once must not meet again.
-fn at_random_below(longest: Duration) -> Duration {
-    let [byte, ..] = *Nonce::random().as_bytes();
-    longest * u32::from(byte) / 256
+/// How often, and after which pauses.
+pub(crate) struct Attempts {
+    left: usize,
+    longest: Duration,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            left: ATTEMPTS,
+            longest: FIRST_PAUSE,
+        }
+    }
+}
+
+impl Attempts {
+    /// Pauses after an attempt that lost. False after the last one, at once.
+    pub(crate) async fn again(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            return false;
+        }
+        sleep(jitter::within(Duration::ZERO..=self.longest)).await;
+        self.longest = (self.longest * 2).min(LONGEST_PAUSE);
+        true
+    }
 }
 
 /// About a second and a half in all, on average half of that.

@@ -1,0 +1,117 @@
+use sqlx::{
+    AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr,
+    mysql::{MySqlArguments, MySqlQueryResult, MySqlRow},
+    query::Query,
+};
+
+use super::error::{failed, is_answer, lost_to_another};
+use crate::{
+    StoreError,
+    store::sql::{Guarded, Kept, bounded, retry},
+};
+
+/// The application's pool, and how statements are sent through it.
+#[derive(Clone, Debug)]
+pub(super) struct Database {
+    pool: MySqlPool,
+}
+
+impl Database {
+    pub(super) fn new(pool: MySqlPool) -> Self {
+        Self { pool }
+    }
+
+    /// A connection, with what is to be kept as long as it is used.
+    pub(super) async fn acquire(&self, kept: Kept) -> Result<Guarded<MySql>, sqlx::Error> {
+        Ok(Guarded::new(self.pool.acquire().await?, kept))
+    }
+
+    /// Runs a statement in a transaction of its own, again if it lost against another one.
+    pub(super) async fn execute<'q>(
+        &self,
+        query: impl Fn() -> Query<'q, MySql, MySqlArguments>,
+    ) -> Result<MySqlQueryResult, StoreError> {
+        let attempt = || self.execute_once(query());
+        retry(lost_to_another(), attempt).await.map_err(failed)
+    }
+
+    /// The same, for its rows.
+    pub(super) async fn fetch<'q>(
+        &self,
+        query: impl Fn() -> Query<'q, MySql, MySqlArguments>,
+    ) -> Result<Vec<MySqlRow>, StoreError> {
+        let attempt = || self.fetch_once(query());
+        retry(lost_to_another(), attempt).await.map_err(failed)
+    }
+
+    /// The same for statements with their arguments in the text.
+    pub(super) async fn execute_script(&self, text: &str) -> Result<MySqlQueryResult, StoreError> {
+        let attempt = || self.execute_script_once(text.to_owned());
+        retry(lost_to_another(), attempt).await.map_err(failed)
+    }
+
+    pub(super) async fn execute_once(
+        &self,
+        query: Query<'_, MySql, MySqlArguments>,
+    ) -> Result<MySqlQueryResult, sqlx::Error> {
+        let mut guarded = self.acquire(Kept::default()).await?;
+        let answer = match guarded.connection() {
+            Some(connection) => bounded(query.execute(connection)).await,
+            None => Err(sqlx::Error::PoolClosed),
+        };
+        give_back(guarded, answer).await
+    }
+
+    async fn fetch_once(
+        &self,
+        query: Query<'_, MySql, MySqlArguments>,
+    ) -> Result<Vec<MySqlRow>, sqlx::Error> {
+        let mut guarded = self.acquire(Kept::default()).await?;
+        let answer = match guarded.connection() {
+            // To the end, which is the commit: `fetch_optional` stops at the row, and drops an error that comes after it.
+            Some(connection) => bounded(query.fetch_all(connection)).await,
+            None => Err(sqlx::Error::PoolClosed),
+        };
+        give_back(guarded, answer).await
+    }
+
+    async fn execute_script_once(&self, text: String) -> Result<MySqlQueryResult, sqlx::Error> {
+        let mut guarded = self.acquire(Kept::default()).await?;
+        let answer = match guarded.connection() {
+            Some(connection) => execute(connection, AssertSqlSafe(text)).await,
+            None => Err(sqlx::Error::PoolClosed),
+        };
+        give_back(guarded, answer).await
+    }
+}
+
+/// Runs several statements in one round trip, as they are written, and gives the rows of all of them. The first that fails is the
+/// last that runs.
+///
+/// They must be made of constants, numbers and hexadecimal digits.
+pub(super) async fn script(
+    connection: &mut MySqlConnection,
+    statements: impl SqlSafeStr,
+) -> Result<Vec<MySqlRow>, sqlx::Error> {
+    bounded(sqlx::raw_sql(statements).fetch_all(connection)).await
+}
+
+/// The same, for what the last of them tells instead of rows.
+pub(super) async fn execute(
+    connection: &mut MySqlConnection,
+    statements: impl SqlSafeStr,
+) -> Result<MySqlQueryResult, sqlx::Error> {
+    bounded(sqlx::raw_sql(statements).execute(connection)).await
+}
+
+/// A connection on which the server didn't answer is closed.
+async fn give_back<T>(
+    guarded: Guarded<MySql>,
+    answer: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    match &answer {
+        Err(error) if !is_answer(error) => drop(guarded.close().await),
+        Ok(_) | Err(_) => guarded.pool(),
+    }
+    answer
+}

@@ -1,0 +1,64 @@
+use std::{fmt::Write, sync::Arc};
+
+use sqlx::{
+    AssertSqlSafe, FromRow, MySql, SqlSafeStr, SqlStr,
+    mysql::{MySqlArguments, MySqlRow},
+    query::Query,
+};
+
+use super::error::failed;
+use crate::{
+    StoreError,
+    store::{
+        TableName,
+        sql::{Columns, Found},
+    },
+};
+
+/// The database's clock in microseconds since 1970, whatever the session's time zone. It stands still within a statement.
+pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// A statement of one store, or several, with its table's name in it: cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Statement(SqlStr);
+
+impl Statement {
+    pub(super) fn new(text: String) -> Self {
+        Self(AssertSqlSafe(Arc::<str>::from(text)).into_sql_str())
+    }
+
+    /// To be sent as it is.
+    pub(super) fn text(&self) -> SqlStr {
+        self.0.clone()
+    }
+
+    /// To be prepared once per connection.
+    pub(super) fn query<'q>(&self) -> Query<'q, MySql, MySqlArguments> {
+        sqlx::query(self.text())
+    }
+}
+
+/// Puts `{table}` and `{now}` into the template.
+pub(super) fn filled(template: &str, table: &TableName) -> String {
+    template
+        .replace("{table}", &table.quoted('`'))
+        .replace("{now}", NOW)
+}
+
+/// Bytes as they are written in a statement.
+pub(super) fn literal(bytes: &[u8]) -> String {
+    let mut literal = String::with_capacity(bytes.len() * 2 + 3);
+    literal.push_str("x'");
+    for byte in bytes {
+        // Writing to a string can't fail.
+        let _ = write!(literal, "{byte:02x}");
+    }
+    literal.push('\'');
+    literal
+}
+
+/// The record of the one row that a reading statement gives.
+pub(super) fn found(row: Option<&MySqlRow>) -> Result<Found, StoreError> {
+    let row = row.ok_or(sqlx::Error::RowNotFound);
+    Found::read(row.and_then(Columns::from_row).map_err(failed)?)
+}

@@ -1,0 +1,96 @@
+//! Both MySQL stores keep the contract, whatever the isolation and the time zone of the pool's sessions.
+#![cfg(all(unix, feature = "mysql", feature = "conformance"))]
+
+mod mysql_support;
+mod servers;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use mysql_support::Database;
+use tower_idempotency::{conformance::Harness, store::Store};
+
+struct OnServer(Arc<dyn Store>);
+
+#[async_trait]
+impl Harness for OnServer {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.0)
+    }
+
+    /// The server's clock is the machine's.
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}
+
+async fn lease(database: Database, size: u32) -> OnServer {
+    OnServer(Arc::new(database.lease(size).await))
+}
+
+async fn transaction(database: Database, size: u32) -> OnServer {
+    OnServer(Arc::new(database.transaction(size).await))
+}
+
+/// One test, which passes where there is no server.
+macro_rules! on_server {
+    ($group:ident::$clause:ident, $kind:ident, $size:literal) => {
+        #[tokio::test]
+        async fn $clause() {
+            if let Some(database) = database().await {
+                let server = super::$kind(database, $size).await;
+                tower_idempotency::conformance::$group::$clause(&server).await;
+            }
+        }
+    };
+}
+
+/// All clauses, on one database.
+macro_rules! clauses {
+    ($($name:ident: $kind:ident, $size:literal, $with:expr;)*) => {$(
+        mod $name {
+            use super::{Database, servers};
+
+            async fn database() -> Option<Database> {
+                static URL: tokio::sync::OnceCell<String> = tokio::sync::OnceCell::const_new();
+                let server = servers::mariadb()?;
+                let url = URL.get_or_init(|| server.database()).await.clone();
+                Some($with(Database::at(url)))
+            }
+
+            tower_idempotency::__conformance_clauses!($kind, [on_server] $kind, $size);
+        }
+    )*};
+}
+
+clauses! {
+    lease_at_read_committed: lease, 4, super::read_committed;
+    lease_at_repeatable_read: lease, 4, super::repeatable_read;
+    lease_at_serializable: lease, 4, super::serializable;
+    lease_on_one_connection_without_statement_cache: lease, 1, super::without_cache;
+    transaction_at_read_committed: transaction, 4, super::read_committed;
+    transaction_at_repeatable_read: transaction, 4, super::repeatable_read;
+    transaction_at_serializable: transaction, 4, super::serializable;
+    transaction_on_one_connection: transaction, 1, super::repeatable_read;
+    transaction_without_statement_cache: transaction, 2, super::without_cache;
+}
+
+fn read_committed(database: Database) -> Database {
+    database.with("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+}
+
+/// As newer versions of MariaDB understand it.
+fn repeatable_read(database: Database) -> Database {
+    database
+        .with("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        .with("SET @ignored = 0 /*M!101108 , SESSION innodb_snapshot_isolation = ON */")
+}
+
+fn serializable(database: Database) -> Database {
+    database.with("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+}
+
+fn without_cache(mut database: Database) -> Database {
+    database.options = database.options.statement_cache_capacity(0);
+    database
+}

@@ -1,0 +1,262 @@
+//! A database per test on the server of the test binary, and short names for what a store is called with.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
+    reason = "each test binary uses its part, and a test fails by panicking"
+)]
+
+use std::{
+    future::Future,
+    str::FromStr,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use sqlx::{
+    AssertSqlSafe, Executor, MySql, MySqlConnection, MySqlPool,
+    mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlPoolOptions},
+};
+use tower_idempotency::{
+    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag, Tx,
+    mysql::{LeaseStore, TransactionStore},
+    store::{Claim, Nonce, Reservation, Store, Terms},
+};
+
+use crate::servers;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const RETENTION: Duration = Duration::from_secs(600);
+pub(crate) const INSTANT: Duration = Duration::from_millis(1);
+
+/// A database that this test has for itself, and how its sessions are set.
+#[derive(Clone)]
+pub(crate) struct Database {
+    pub(crate) options: MySqlConnectOptions,
+    pub(crate) url: String,
+    settings: String,
+}
+
+impl Database {
+    /// None if there is no server on this machine.
+    pub(crate) async fn new() -> Option<Self> {
+        Some(Self::at(servers::mariadb()?.database().await))
+    }
+
+    pub(crate) fn at(url: String) -> Self {
+        Self {
+            options: MySqlConnectOptions::from_str(&url).unwrap(),
+            url,
+            settings: String::new(),
+        }
+    }
+
+    /// The same one, whose sessions begin with this.
+    pub(crate) fn with(mut self, setting: &str) -> Self {
+        self.settings = format!("; {setting}{}", self.settings);
+        self
+    }
+
+    /// Sessions west and east of UTC take turns.
+    pub(crate) async fn pool(&self, size: u32) -> MySqlPool {
+        let (settings, made) = (self.settings.clone(), AtomicUsize::new(0));
+        MySqlPoolOptions::new()
+            .max_connections(size)
+            .test_before_acquire(false)
+            .after_connect(move |connection, _| {
+                let zone = ZONES[made.fetch_add(1, Ordering::Relaxed) % ZONES.len()];
+                let sql = format!("SET time_zone = '{zone}'{settings}");
+                Box::pin(async move {
+                    connection
+                        .execute(sqlx::raw_sql(AssertSqlSafe(sql)))
+                        .await
+                        .map(drop)
+                })
+            })
+            .connect_with(self.options.clone())
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn lease(&self, size: u32) -> LeaseStore {
+        let store = LeaseStore::new(self.pool(size).await);
+        store.migrate().await.unwrap();
+        store
+    }
+
+    pub(crate) async fn transaction(&self, size: u32) -> TransactionStore {
+        let store = TransactionStore::new(self.pool(size).await);
+        store.migrate().await.unwrap();
+        store
+    }
+
+    /// The tables of a small application, and a connection of a stranger, who sees what was committed.
+    pub(crate) async fn shop(&self) -> MySqlPool {
+        let outside = MySqlPoolOptions::new()
+            .max_connections(1)
+            .connect_with(MySqlConnectOptions::from_str(&self.url).unwrap())
+            .await
+            .unwrap();
+        sqlx::raw_sql(
+            "CREATE TABLE IF NOT EXISTS charges (amount BIGINT NOT NULL PRIMARY KEY) ENGINE = InnoDB;
+             CREATE TABLE IF NOT EXISTS accounts (id INT NOT NULL PRIMARY KEY, balance BIGINT NOT NULL) ENGINE = InnoDB;
+             INSERT IGNORE INTO accounts VALUES (1, 0), (2, 0)",
+        )
+        .execute(&outside)
+        .await
+        .unwrap();
+        outside
+    }
+}
+
+/// New York's, and the easternmost that MariaDB takes, by their offsets: not every server has the tables of names.
+const ZONES: [&str; 2] = ["-05:00", "+13:00"];
+
+pub(crate) const CHARGE: &str = "INSERT INTO charges VALUES (10)";
+pub(crate) const CHARGES: &str = "SELECT count(*) FROM charges";
+
+/// One number, read through this pool.
+pub(crate) async fn count(pool: &MySqlPool, sql: &'static str) -> i64 {
+    count_on(&mut pool.acquire().await.unwrap(), sql).await
+}
+
+/// The same, on this connection.
+pub(crate) async fn count_on(connection: &mut MySqlConnection, sql: &'static str) -> i64 {
+    let sql = AssertSqlSafe(format!("SELECT CAST(({sql}) AS SIGNED)"));
+    sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+}
+
+pub(crate) fn take(claim: &Claim) -> Tx<MySql> {
+    Tx::take(claim.attachments()).unwrap()
+}
+
+pub(crate) async fn run(
+    connection: &mut MySqlConnection,
+    sql: &'static str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(sql).execute(connection).await.map(drop)
+}
+
+/// The server's number of an error.
+pub(crate) fn number(error: &sqlx::Error) -> u16 {
+    let error = error.as_database_error().expect("the server's own error");
+    error.downcast_ref::<MySqlDatabaseError>().number()
+}
+
+/// Lets two transactions deadlock over accounts that each has written to, and tells whether the first one is the victim.
+pub(crate) async fn deadlock(one: &mut MySqlConnection, other: &mut MySqlConnection) -> bool {
+    const FIRST: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 1";
+    const SECOND: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 2";
+    run(one, FIRST).await.unwrap();
+    run(other, SECOND).await.unwrap();
+    match tokio::join!(run(one, SECOND), run(other, FIRST)) {
+        (Err(error), Ok(())) => {
+            assert_eq!(number(&error), 1213);
+            true
+        }
+        (Ok(()), Err(error)) => {
+            assert_eq!(number(&error), 1213);
+            false
+        }
+        both => panic!("no deadlock: {both:?}"),
+    }
+}
+
+/// The kind of a transaction that the database rolled back in favour of another one.
+pub(crate) const CONFLICT: StoreErrorKind = StoreErrorKind::RolledBack;
+
+/// A key that no other test has.
+pub(crate) fn fresh_key() -> RecordKey {
+    let mut bytes = [7; 32];
+    bytes[..16].copy_from_slice(Nonce::random().as_bytes());
+    RecordKey::from_bytes(bytes)
+}
+
+pub(crate) fn fingerprint(byte: u8) -> Fingerprint {
+    Fingerprint::new(Tag::from_u16(0x0101), [byte; 32])
+}
+
+pub(crate) fn terms() -> Terms {
+    Terms::new(Nonce::random(), LEASE, RETENTION)
+}
+
+pub(crate) fn response(body: &'static str) -> SavedResponse {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-odd", http::HeaderValue::from_bytes(b"\xe4\xff").unwrap());
+    SavedResponse::new(
+        StatusCode::CREATED,
+        headers,
+        Bytes::from_static(body.as_bytes()),
+        None,
+    )
+}
+
+/// Claims a fresh or free key.
+pub(crate) async fn claim(store: &dyn Store, key: &RecordKey, terms: &Terms) -> Claim {
+    match store.reserve(key, &fingerprint(1), terms).await.unwrap() {
+        Reservation::Acquired(claim) => claim,
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+pub(crate) async fn reserve(store: &dyn Store, key: &RecordKey) -> Reservation {
+    store.reserve(key, &fingerprint(1), &terms()).await.unwrap()
+}
+
+/// What is answered once the key isn't in flight any more; a test that waits in vain fails after a minute.
+pub(crate) async fn after_flight(store: &dyn Store, key: &RecordKey) -> Reservation {
+    let landed = async {
+        loop {
+            match reserve(store, key).await {
+                Reservation::InFlight { .. } => tokio::time::sleep(INSTANT * 5).await,
+                landed => return landed,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), landed)
+        .await
+        .expect("the key stays in flight")
+}
+
+#[track_caller]
+pub(crate) fn assert_kind<T: std::fmt::Debug>(result: Result<T, StoreError>, kind: StoreErrorKind) {
+    assert_eq!(result.unwrap_err().kind(), kind);
+}
+
+#[track_caller]
+pub(crate) fn assert_replays(reservation: &Reservation, body: &'static str) {
+    match reservation {
+        Reservation::Replay(saved) => assert_eq!(*saved, response(body)),
+        other => panic!("not a replay: {other:?}"),
+    }
+}
+
+/// Polls until the condition holds; a test that waits in vain fails after a minute.
+pub(crate) async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
+    let limit = async {
+        while !condition().await {
+            tokio::time::sleep(INSTANT).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), limit)
+        .await
+        .expect("the condition never held");
+}
+
+pub(crate) async fn complete(
+    store: &dyn Store,
+    claim: &Claim,
+    body: &'static str,
+) -> Result<(), StoreError> {
+    store.complete(claim, &response(body), RETENTION).await
+}
+
+/// What the store's error was caused by.
+pub(crate) fn cause(error: &StoreError) -> String {
+    std::error::Error::source(error).unwrap().to_string()
+}
