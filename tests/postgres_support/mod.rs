@@ -97,6 +97,9 @@ pub(crate) const CHARGES: &str = "SELECT count(*) FROM charges";
 pub(crate) const LOCKS: &str = "SELECT count(*) FROM pg_locks JOIN pg_database ON oid = database
     WHERE locktype = 'advisory' AND datname = current_database()";
 
+/// The isolation that a pool's sessions may have by default.
+pub(crate) const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
+
 pub(crate) fn take(claim: &Claim) -> Tx<Postgres> {
     Tx::take(claim.attachments()).unwrap()
 }

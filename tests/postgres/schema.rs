@@ -1,39 +1,31 @@
-//! The tables of the Postgres stores: who makes them, and what is said of one that isn't right.
-#![cfg(feature = "postgres")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::wildcard_enum_match_arm,
-    reason = "tests"
-)]
-
-mod postgres_support;
-mod servers;
+//! The tables: who makes them, and what is said of one that isn't right.
 
 use std::error::Error as _;
 
-use postgres_support::*;
 use sqlx::{AssertSqlSafe, Executor, PgPool};
 use tokio::task::JoinSet;
 use tower_idempotency::{
     StoreError, StoreErrorKind,
     postgres::{LeaseStore, TransactionStore},
-    store::{Reservation, Store, TableName},
+    store::{Store, TableName},
 };
 
-const TABLES: [&str; 2] = ["tower_idempotency_leases", "tower_idempotency_transactions"];
+use super::database;
+use crate::{postgres_support::*, servers};
+
+pub(super) const TABLES: [&str; 2] = ["tower_idempotency_leases", "tower_idempotency_transactions"];
 
 /// A database with nothing in it.
 async fn empty() -> Option<Database> {
     Some(Database(servers::postgres()?.database().await))
 }
 
-fn message(error: &StoreError) -> String {
+pub(super) fn message(error: &StoreError) -> String {
     assert_eq!(error.kind(), StoreErrorKind::Other);
     error.source().unwrap().to_string()
 }
 
-async fn execute(pool: &PgPool, sql: &str) {
+pub(super) async fn execute(pool: &PgPool, sql: &str) {
     let query = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
     query.execute(pool).await.unwrap();
 }
@@ -80,8 +72,8 @@ async fn migrating_twice_or_by_the_shipped_files_changes_nothing() {
         TransactionStore::new(pool.clone()),
     );
     let shipped = [
-        include_str!("../src/store/postgres/lease.sql"),
-        include_str!("../src/store/postgres/transaction.sql"),
+        include_str!("../../src/store/postgres/lease.sql"),
+        include_str!("../../src/store/postgres/transaction.sql"),
     ];
     for script in shipped {
         execute(&pool, script).await;
@@ -325,9 +317,7 @@ async fn one_kind_of_table_is_not_taken_for_the_other() {
 
 #[tokio::test]
 async fn a_server_that_starts_does_not_wait_for_those_that_run() {
-    let Some(database) = Database::new().await else {
-        return;
-    };
+    let database = database!();
     let running = database.transactions(1).await;
     let claimed = claim(&running, &fresh_key(), &terms()).await;
     // As an open transaction that has written to both tables.
@@ -345,73 +335,4 @@ async fn a_server_that_starts_does_not_wait_for_those_that_run() {
     TransactionStore::new(impatient).migrate().await.unwrap();
     writing.rollback().await.unwrap();
     running.release(&claimed).await.unwrap();
-}
-
-/// A user of the application, who needs no more than this.
-#[tokio::test]
-async fn the_privileges_that_are_needed_are_few_and_those_that_lack_are_told() {
-    let Some(database) = Database::new().await else {
-        return;
-    };
-    let owner = database.pool(1).await;
-    let role = format!("clerk_{}", uuid::Uuid::new_v4().simple());
-    execute(&owner, &format!("CREATE ROLE {role} LOGIN")).await;
-    let clerk = pool(database.options().username(&role), 1).await;
-    let (lease, transaction) = (
-        LeaseStore::new(clerk.clone()),
-        TransactionStore::new(clerk.clone()),
-    );
-    let stores: [&dyn Store; 2] = [&lease, &transaction];
-    for (granted, lacking) in [("", "SELECT, INSERT, UPDATE"), ("SELECT", "INSERT, UPDATE")] {
-        for table in TABLES.iter().filter(|_| !granted.is_empty()) {
-            execute(&owner, &format!("GRANT {granted} ON {table} TO {role}")).await;
-        }
-        for check in [lease.check().await, transaction.migrate().await] {
-            let message = message(&check.unwrap_err());
-            assert!(message.contains(lacking), "{message}");
-        }
-        let refused = lease.reserve(&fresh_key(), &fingerprint(1), &terms()).await;
-        let message = message(&refused.unwrap_err());
-        assert!(message.contains("privilege"), "{message}");
-    }
-    // The transaction store finds out at the end, and nothing happened.
-    let claimed = claim(&transaction, &fresh_key(), &terms()).await;
-    let refused = transaction
-        .complete(&claimed, &response("done"), RETENTION)
-        .await;
-    assert_kind(refused, StoreErrorKind::RolledBack);
-
-    for table in TABLES {
-        execute(
-            &owner,
-            &format!("GRANT INSERT, UPDATE ON {table} TO {role}"),
-        )
-        .await;
-    }
-    lease.check().await.unwrap();
-    transaction.check().await.unwrap();
-    for store in stores {
-        let claimed = claim(store, &fresh_key(), &terms()).await;
-        store
-            .complete(&claimed, &response("done"), RETENTION)
-            .await
-            .unwrap();
-        assert!(matches!(
-            reserve(store, claimed.key()).await,
-            Reservation::Replay(_)
-        ));
-        let refused = store.purge_expired(1).await.unwrap_err();
-        assert!(message(&refused).contains("privilege"));
-    }
-    for table in TABLES {
-        execute(&owner, &format!("GRANT DELETE ON {table} TO {role}")).await;
-    }
-    for store in stores {
-        store.purge_expired(1).await.unwrap();
-    }
-    // To make tables takes a privilege on the schema.
-    let made = LeaseStore::new(clerk).with_table("made".parse().unwrap());
-    let refused = message(&made.migrate().await.unwrap_err());
-    assert!(refused.contains("privilege"), "{refused}");
-    execute(&owner, &format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }

@@ -1,0 +1,148 @@
+//! Futures that are dropped half-way: how sqlx leaves a connection then, and how the stores do.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use sqlx::{Executor, PgPool, Row};
+use tower_idempotency::{
+    StoreErrorKind,
+    postgres::{LeaseStore, TransactionStore},
+    store::{Reservation, Store},
+};
+
+use super::database;
+use crate::postgres_support::*;
+
+/// Drops the future after this many polls, each of them when there was something to go on with.
+async fn drop_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut polled = 0;
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        polled += 1;
+        if polled < polls {
+            Poll::Pending
+        } else {
+            Poll::Ready(None)
+        }
+    })
+    .await
+}
+
+/// Now and then an answer is there before it is asked for, so that a call needs fewer polls than usual: several rounds.
+const POLLS: [u32; 20] = [1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 12];
+
+/// Whether the pool's one connection came out of it in a transaction.
+async fn is_in_transaction(pool: &PgPool) -> bool {
+    let sql = sqlx::raw_sql("SELECT now() <> statement_timestamp()");
+    sql.fetch_one(pool).await.unwrap().get(0)
+}
+
+/// M3: it is mended in a later sqlx than 0.9.0, and this test tells when.
+#[tokio::test]
+async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
+    let database = database!();
+    let pool = database.pool(1).await;
+    let mut poisoned = 0;
+    for polls in POLLS {
+        if drop_after(polls, pool.begin()).await.is_none() {
+            poisoned += i64::from(is_in_transaction(&pool).await);
+            pool.execute("ROLLBACK").await.unwrap();
+        }
+    }
+    assert!(poisoned > 0);
+}
+
+/// M3, and what the stores do about it.
+#[tokio::test]
+async fn a_reservation_that_is_dropped_leaves_no_transaction_and_no_key_behind() {
+    let database = database!();
+    for level in ["read committed", "serializable"] {
+        let setting = ("default_transaction_isolation", level);
+        let pool = database.pool_with(1, setting).await;
+        let store = TransactionStore::new(pool.clone());
+        let mut dropped = 0;
+        for polls in POLLS {
+            let key = fresh_key();
+            let (of, terms) = (fingerprint(1), terms());
+            let reservation = store.reserve(&key, &of, &terms);
+            dropped += i64::from(drop_after(polls, reservation).await.is_none());
+            let claimed = loop {
+                match reserve(&store, &key).await {
+                    Reservation::Acquired(claim) => break claim,
+                    Reservation::InFlight { .. } => tokio::task::yield_now().await,
+                    other => panic!("{other:?}"),
+                }
+            };
+            store.release(&claimed).await.unwrap();
+            assert!(!is_in_transaction(&pool).await);
+        }
+        assert!(dropped > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_call_that_is_dropped_leaves_a_pool_in_order() {
+    let database = database!();
+    for cached in [100, 0] {
+        let options = database.options().statement_cache_capacity(cached);
+        let pool = pool(options, 1).await;
+        let store = LeaseStore::new(pool.clone());
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        let saved = response("done");
+        let mut dropped = 0;
+        for polls in POLLS {
+            let complete = store.complete(&claimed, &saved, RETENTION);
+            dropped += i64::from(drop_after(polls, complete).await.is_none());
+            assert!(!is_in_transaction(&pool).await);
+        }
+        assert!(dropped > 0);
+        store.complete(&claimed, &saved, RETENTION).await.unwrap();
+        assert_replays(&reserve(&store, claimed.key()).await, "done");
+    }
+}
+
+/// M4
+#[tokio::test]
+async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
+    let database = database!();
+    let (pool, outside) = (database.pool(1).await, database.pool(1).await);
+    let mut transaction = pool.begin().await.unwrap();
+    let charge = "INSERT INTO charges (amount) VALUES (10)";
+    transaction.execute(charge).await.unwrap();
+    assert!(drop_after(1, transaction.commit()).await.is_none());
+    until(|| async { count(&outside, CHARGES).await == 1 }).await;
+}
+
+/// M4, and what the store makes of it.
+#[tokio::test]
+async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
+    let database = database!();
+    let (store, outside) = (database.transactions(1).await, database.pool(1).await);
+    let (mut committed, mut dropped) = (0, 0);
+    for (polls, amount) in POLLS.into_iter().zip(1..) {
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        charge(&mut take(&claimed), amount).await;
+        let saved = response("done");
+        let completed = drop_after(polls, store.complete(&claimed, &saved, RETENTION)).await;
+        dropped += i64::from(completed.is_none());
+        // It reads under the lock, which the dropped connection may have for a moment still: that wait is bounded.
+        match store.complete(&claimed, &saved, RETENTION).await {
+            Ok(()) => {
+                committed += 1;
+                assert_replays(&reserve(&store, claimed.key()).await, "done");
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), StoreErrorKind::RolledBack);
+                assert!(store.inspect(claimed.key()).await.unwrap().is_none());
+            }
+        }
+        assert_eq!(count(&outside, CHARGES).await, committed);
+    }
+    assert!(dropped > 0 && committed > 0, "{dropped}, {committed}");
+}
