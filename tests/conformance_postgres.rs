@@ -1,5 +1,5 @@
 //! Both Postgres stores keep the contract, whatever the sessions of the pool are like.
-#![cfg(all(feature = "postgres", feature = "conformance"))]
+#![cfg(all(unix, feature = "postgres", feature = "conformance"))]
 
 mod servers;
 
