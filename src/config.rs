@@ -22,7 +22,8 @@ pub enum OnInFlight {
     Reject,
     /// Waits at most this long for the other run, then gets its answer, or runs itself if the other run was undone.
     ///
-    /// A waiter holds no connection, lock or permit of the wrapped service, and ends with its caller. It is woken at once
+    /// A waiter holds no connection, lock or permit of the wrapped service, and ends with its caller (not where a run that is
+    /// [to run again](crate::IdempotencyLayer::with_transaction_retries) waits). It is woken at once
     /// by runs of the same layer (and its clones); of other layers and processes it learns by asking the store, every
     /// 50 ms at first and every second in the end. Over the bounds
     /// ([`with_waiter_bounds`](crate::IdempotencyLayer::with_waiter_bounds)) a request is rejected at once.
@@ -63,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) retention: Duration,
     pub(crate) takeover: Takeover,
     pub(crate) run_limit: Duration,
+    pub(crate) transaction_retries: u32,
     pub(crate) store_call_limit: Option<Duration>,
     pub(crate) collect_limit: Duration,
     pub(crate) request_limit: usize,
@@ -96,6 +98,7 @@ impl Settings {
             retention: defaults::RETENTION,
             takeover: Takeover::default(),
             run_limit: defaults::RUN_LIMIT,
+            transaction_retries: defaults::TRANSACTION_RETRIES,
             store_call_limit: None,
             collect_limit: defaults::COLLECT_LIMIT,
             request_limit: defaults::BODY_LIMIT,
@@ -146,6 +149,14 @@ impl Settings {
             "with_on_store_failure(RunUnprotected) needs a lease store: without the store there is no transaction to run in"
         );
         assert!(
+            self.transaction_retries == 0 || kind == StoreKind::Transaction,
+            "with_transaction_retries needs a transaction store: another one has no transaction that could lose"
+        );
+        assert!(
+            self.transaction_retries == 0 || self.collects_body(),
+            "with_transaction_retries needs a request body that can be sent twice: with_fingerprint(head_only) streams it"
+        );
+        assert!(
             self.settlements > 0 && self.settlement_bytes > 0,
             "with_settlement_bounds: at a bound of zero every keyed request would be refused"
         );
@@ -177,10 +188,15 @@ impl Settings {
                 Source::Header(_) | Source::Parts(_) => FingerprintBy::exact(),
             })
     }
+
+    /// Whether key or fingerprint need the request body in memory.
+    pub(crate) fn collects_body(&self) -> bool {
+        matches!(self.key.0, Source::Body(_)) || self.fingerprint_by().reads_body()
+    }
 }
 
 /// Ten years: every backend can add it to its clock.
-const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,6 +211,7 @@ impl fmt::Debug for Settings {
             .field("retention", &self.retention)
             .field("takeover", &self.takeover)
             .field("run_limit", &self.run_limit)
+            .field("transaction_retries", &self.transaction_retries)
             .field("detached", &self.detached)
             .field("on_in_flight", &self.on_in_flight)
             .field("on_store_failure", &self.on_store_failure)

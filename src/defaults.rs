@@ -1,4 +1,4 @@
-//! Every default of the layer, each with its reason.
+//! Every default of the layer and of what comes with it, each with its reason.
 
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ pub const RUN_LIMIT: Duration = Duration::from_secs(5 * 60);
 pub const STORE_CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long the layer waits for the end of a response body before it streams it unsaved.
 pub const COLLECT_LIMIT: Duration = Duration::from_secs(5);
+/// How often a handler runs again after its transaction lost against another one: never, since what it does outside of its
+/// transaction would happen again.
+pub const TRANSACTION_RETRIES: u32 = 0;
 /// The largest request or response body that is held in memory: 1 MiB, far above the JSON that such operations exchange.
 pub const BODY_LIMIT: usize = 1024 * 1024;
 /// The most requests that wait for one key (see [`OnInFlight::Wait`](crate::OnInFlight::Wait)): an honest client has one or two retries in the air.
@@ -24,3 +27,8 @@ pub const WAITERS: usize = 1024;
 pub const SETTLEMENTS: usize = 1024;
 /// The most bytes of such responses.
 pub const SETTLEMENT_BYTES: usize = 64 * 1024 * 1024;
+/// How often a [`Purger`](crate::Purger) looks for expired records: seldom enough to cost nothing, often enough that there are
+/// never many.
+pub const PURGE_INTERVAL: Duration = Duration::from_secs(60);
+/// How many records a [`Purger`](crate::Purger) removes in one call: some milliseconds of work for a database.
+pub const PURGE_BATCH: u32 = 1_000;

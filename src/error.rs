@@ -38,6 +38,9 @@ impl fmt::Display for StoreError {
         f.write_str(match self.kind {
             StoreErrorKind::LostClaim => "the claim was taken over or settled otherwise",
             StoreErrorKind::RolledBack => "the transaction was rolled back",
+            StoreErrorKind::Conflict => {
+                "the transaction lost against another one and was rolled back"
+            }
             StoreErrorKind::Misused => "the handler misused the transaction",
             StoreErrorKind::OutcomeUnknown => "whether the transaction was committed is not known",
             StoreErrorKind::Full => "the store is full",
@@ -61,6 +64,9 @@ pub enum StoreErrorKind {
     LostClaim,
     /// The transaction did not commit, nothing was persisted: 503 `not_committed`.
     RolledBack,
+    /// The transaction lost against another one (serialization failure, deadlock) and was rolled back: 503 `not_committed`,
+    /// or the handler [runs again](crate::IdempotencyLayer::with_transaction_retries).
+    Conflict,
     /// The handler kept the transaction, or ended it by itself: 500 `handler_failed`.
     Misused,
     /// `COMMIT` was sent and its outcome can't be told now: `complete` is called again, then 503 `outcome_pending`.

@@ -21,6 +21,9 @@ events! {
     warn claim_lost(claim: &Claim = tracing::field::debug(claim.key())) "the claim was taken over, the run goes on";
     warn renewal_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not renewed";
     warn settlement_failed(claim: &Claim = tracing::field::debug(claim.key()), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not settled";
+    info run_again(key: &RecordKey = tracing::field::debug(key), retry: u32 = retry) "the transaction lost against another one, the handler runs again";
+    warn purge_failed(error: &StoreError = error as &(dyn std::error::Error + 'static)) "expired records were not purged";
+    debug purged(count: u64 = count) "expired records were purged";
     error outcome_pending(claim: &Claim = tracing::field::debug(claim.key())) "whether the transaction was committed is not known";
     info not_kept(key: &RecordKey = tracing::field::debug(key)) "the response is too large, too slow or a stream: it is not kept";
 }

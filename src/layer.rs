@@ -184,6 +184,27 @@ impl IdempotencyLayer {
         self
     }
 
+    /// How often a handler runs again, on a fresh transaction, after its transaction lost against another one (default: 0).
+    ///
+    /// That is so if the store finds a serialization failure or a deadlock when it ends the transaction, or if the handler
+    /// answers with [`Verdict::Conflict`](crate::Verdict::Conflict). After the last retry the caller gets 503 `not_committed`,
+    /// or the wrapped service's own error if that was its answer.
+    ///
+    /// - What the handler did outside of its transaction happens again. Each run gets the same request: head and body are
+    ///   cloned, and so are its extensions, which may share what a clone shares.
+    /// - Before each retry the key is given back and, after a short random pause (5 ms at first, at most 1 s), reserved again.
+    ///   If another request has it by then, the caller gets what any request with this key would get.
+    /// - Each run has a [run limit](Self::with_run_limit) of its own, so a request can take `retries` + 1 times as long. A run
+    ///   that was cut off, by its limit or a panic, is not run again.
+    ///
+    /// Only for transaction stores, and for request bodies that are collected: not with
+    /// [`head_only`](crate::FingerprintBy::head_only).
+    #[must_use]
+    pub fn with_transaction_retries(mut self, retries: u32) -> Self {
+        self.settings.transaction_retries = retries;
+        self
+    }
+
     /// How long the layer waits for one call of the store (default: 5 s, or a third of the lease if that is shorter).
     /// The call itself goes on to its end.
     #[must_use]
@@ -259,7 +280,7 @@ impl<S> Layer<S> for IdempotencyLayer {
     ///
     /// If the settings contradict each other or the store's kind: a time of zero or above ten years, a retention shorter
     /// than the lease, a store-call limit above a third of the lease (lease stores), unprotected runs on a transaction
-    /// store, a key format that no key has, a bound of zero on settlements, a connection header to be saved or to mark
+    /// store, transaction retries on a lease store or with request bodies that are not collected, a key format that no key has, a bound of zero on settlements, a connection header to be saved or to mark
     /// replays, or a safe method among the methods. The message names the settings.
     fn layer(&self, inner: S) -> Idempotency<S> {
         self.settings.validate(self.store.kind());

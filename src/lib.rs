@@ -38,8 +38,10 @@
 //!
 //! - The README: what a client sees, what is guaranteed, how to choose store, scope, lease and retention, where the layer goes.
 //! - [`IdempotencyLayer`]: every setting, with its default in [`defaults`].
-//! - [`MemoryStore`] for tests and single processes; `sqlite::TransactionStore`, with `Tx` for the handler's own writes, and `sqlite::LeaseStore`.
-//! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved. [`RejectionKind`]: what the layer answers by itself.
+//! - [`MemoryStore`] for tests and single processes; `TransactionStore`, with `Tx` for the handler's own writes, and `LeaseStore` in
+//!   `sqlite`, `postgres` and `mysql`.
+//! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
+//! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
@@ -49,6 +51,8 @@
 //! |---|---|
 //! | `memory` (default) | [`MemoryStore`] |
 //! | `sqlite` | `sqlite::LeaseStore`, `sqlite::TransactionStore`, `Tx` (with sqlx and a bundled SQLite) |
+//! | `postgres` | `postgres::LeaseStore`, `postgres::TransactionStore`, `Tx` (with sqlx) |
+//! | `mysql` | `mysql::LeaseStore`, `mysql::TransactionStore` for MySQL and MariaDB, `Tx` (with sqlx) |
 //! | `axum` | extractors for [`IdempotencyContext`] and `Tx`, [`Verdict`] as a response part; fingerprints use the original URI, so that `nest` changes nothing |
 //! | `conformance` | the kit that checks a store against the contract |
 //! | `tracing` | events for what an operator may want to know, and the caller's span in detached runs |
@@ -68,6 +72,8 @@ mod axum;
 mod body;
 mod codec;
 mod config;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod conflict;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
@@ -80,6 +86,7 @@ mod event;
 mod fingerprint;
 mod flow;
 mod future;
+mod jitter;
 mod key;
 mod key_by;
 mod layer;
@@ -90,6 +97,7 @@ mod policy;
 #[cfg(feature = "postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 pub mod postgres;
+mod purger;
 mod record_key;
 mod rejection;
 mod saved;
@@ -128,6 +136,7 @@ pub use self::{
     key_by::KeyBy,
     layer::IdempotencyLayer,
     policy::{ResponsePolicy, Verdict},
+    purger::{Purger, PurgerHandle},
     record_key::RecordKey,
     rejection::{Rejection, RejectionKind},
     saved::SavedResponse,

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, StatusCode, header, response::Parts};
 ///
 /// The layer's [`ResponsePolicy`] decides it. A handler overrules the policy by putting a `Verdict` into the response's
 /// extensions; with feature `axum` it is a response part, as in `(Verdict::Tombstone, Json(credentials))`.
+/// `Verdict::for_error` makes one of an error of sqlx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -16,6 +17,11 @@ pub enum Verdict {
     /// Something may have happened: the [takeover policy](crate::store::Takeover) decides what a retry does.
     /// In a transaction store the handler's writes are rolled back and a retry runs.
     Unknown,
+    /// The handler's transaction lost against another one (serialization failure, deadlock): nothing happened, and the same
+    /// request may succeed. It is rolled back, and the caller gets 503 `not_committed` instead of the handler's answer; or the
+    /// handler [runs again](crate::IdempotencyLayer::with_transaction_retries). With a lease store it is for a transaction of the
+    /// handler's own: the key is released.
+    Conflict,
     /// The operation is done, but this body must not be kept (credentials, say): retries get 409 `response_not_kept`.
     /// In a transaction store the handler's writes commit.
     Tombstone,

@@ -47,7 +47,8 @@ pub enum RejectionKind {
     StoreUnavailable,
     /// 503 `store_full`: the store has no room for another key.
     StoreFull,
-    /// 503 `not_committed`: the transaction was rolled back at its end; nothing happened, and a retry runs.
+    /// 503 `not_committed`: the transaction was rolled back at its end, or lost against another one
+    /// ([`Verdict::Conflict`](crate::Verdict::Conflict)); nothing happened, and a retry runs.
     NotCommitted,
     /// 503 `outcome_pending`: whether the transaction was committed can't be told now; a retry with the same key will tell.
     OutcomePending,

@@ -230,6 +230,26 @@ async fn a_verdict_is_a_response_part() {
 }
 
 #[tokio::test]
+async fn a_verdict_may_be_left_open() {
+    async fn charge(State(runs): State<Runs>) -> (StatusCode, Option<Verdict>, &'static str) {
+        let verdict = (runs.add() == 1).then_some(Verdict::Conflict);
+        (StatusCode::CREATED, verdict, "charged")
+    }
+
+    let runs = Runs::default();
+    let app = Router::new()
+        .route("/charges", post(charge))
+        .layer(layer(MemoryStore::new()))
+        .with_state(runs.clone());
+
+    let lost = ask(&app, keyed("/charges")).await;
+    assert_eq!(lost.rejection(), Some(RejectionKind::NotCommitted));
+    assert_eq!(ask(&app, keyed("/charges")).await.text(), "charged");
+    assert!(ask(&app, keyed("/charges")).await.is_replay());
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test]
 async fn a_websocket_upgrade_is_not_touched() {
     use axum::extract::ws::WebSocketUpgrade;
 

@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, header};
+use http::{Method, header, request::Parts};
 use support::{handler::layer, spy::Spy};
 use tower::Layer;
 use tower_idempotency::{
-    IdempotencyLayer, KeyFormat, MemoryStore, OnInFlight, OnStoreFailure, store::StoreKind,
+    FingerprintBy, IdempotencyLayer, KeyBy, KeyFormat, MemoryStore, OnInFlight, OnStoreFailure,
+    store::StoreKind,
 };
 
 type Setting = fn(IdempotencyLayer) -> IdempotencyLayer;
@@ -40,7 +41,7 @@ fn of_kind(kind: StoreKind) -> IdempotencyLayer {
 }
 
 /// What is set, and what the message must name.
-const CONTRADICTIONS: [(Setting, &[&str]); 28] = [
+const CONTRADICTIONS: [(Setting, &[&str]); 29] = [
     (
         |layer| layer.with_settlement_bounds(0, 1),
         &["with_settlement_bounds"],
@@ -133,6 +134,10 @@ const CONTRADICTIONS: [(Setting, &[&str]); 28] = [
         |layer| layer.with_key_format(KeyFormat::uuid().with_min_length(37)),
         &["with_key_format"],
     ),
+    (
+        |layer| layer.with_transaction_retries(1),
+        &["with_transaction_retries", "transaction store"],
+    ),
     (|layer| layer.with_methods([]), &["with_methods"]),
     (
         |layer| layer.with_methods([Method::POST, Method::GET]),
@@ -180,14 +185,55 @@ fn the_defaults_and_the_bounds_themselves_are_accepted() {
 #[test]
 fn some_settings_depend_on_the_kind_of_store() {
     let unprotected: Setting = |layer| layer.with_on_store_failure(OnStoreFailure::RunUnprotected);
+    let retries: Setting = |layer| layer.with_transaction_retries(1);
     let slow_calls: Setting = |layer| layer.with_store_call_limit(seconds(60));
 
     assert_eq!(panic_of(&unprotected(of_kind(StoreKind::Lease))), None);
     let refused = panic_of(&unprotected(of_kind(StoreKind::Transaction)));
     assert!(refused.is_some_and(|message| message.contains("with_on_store_failure")));
 
+    assert_eq!(panic_of(&retries(of_kind(StoreKind::Transaction))), None);
+    let refused = panic_of(&retries(of_kind(StoreKind::Lease)));
+    assert!(refused.is_some_and(|message| message.contains("with_transaction_retries")));
+
     assert_eq!(panic_of(&slow_calls(of_kind(StoreKind::Transaction))), None);
     assert!(panic_of(&slow_calls(of_kind(StoreKind::Lease))).is_some());
+}
+
+#[test]
+fn a_handler_runs_again_only_with_a_body_that_was_collected() {
+    let event_id = |_: &Parts, body: &[u8]| String::from_utf8(body.to_vec()).ok();
+    for (collected, set) in [
+        (true, layer_with(|layer| layer)),
+        (
+            true,
+            layer_with(|layer| layer.with_fingerprint(FingerprintBy::json())),
+        ),
+        (
+            true,
+            layer_with(move |layer| layer.with_key(KeyBy::body(event_id))),
+        ),
+        (
+            false,
+            layer_with(|layer| layer.with_fingerprint(FingerprintBy::head_only())),
+        ),
+    ] {
+        let refused = panic_of(&set.clone().with_transaction_retries(1));
+        assert_eq!(panic_of(&set), None);
+        match refused {
+            None => assert!(collected),
+            Some(message) => {
+                assert!(!collected, "{message}");
+                for name in ["with_transaction_retries", "with_fingerprint"] {
+                    assert!(message.contains(name), "{message}");
+                }
+            }
+        }
+    }
+}
+
+fn layer_with(set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> IdempotencyLayer {
+    set(of_kind(StoreKind::Transaction))
 }
 
 #[test]

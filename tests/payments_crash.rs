@@ -1,36 +1,45 @@
 //! How the payments example ends: by its crash points, by a signal, and how its demo tells of it.
 #![cfg(unix)]
 
+mod payments_app;
 mod server;
+mod servers;
 
 use std::{os::unix::process::ExitStatusExt, process::Stdio};
 
 use http::StatusCode;
+use payments_app::{App, Database, on_each_database};
 use rustix::process::Signal;
-use server::{Database, Server, example, fresh_key, order};
+use server::{example, fresh_key, order};
 use tokio::{io::AsyncWriteExt, net::TcpStream, process::Command};
 
-#[tokio::test]
-async fn a_crash_before_the_commit_charges_nothing_and_the_retry_charges() {
-    let (database, key) = (Database::new(), fresh_key());
+on_each_database!(
+    a_crash_before_the_commit_charges_nothing_and_the_retry_charges,
+    a_crash_after_the_commit_has_charged_and_the_retry_is_answered_from_the_record,
+    sigterm_lets_a_charge_end_whose_client_has_gone,
+);
+
+async fn a_crash_before_the_commit_charges_nothing_and_the_retry_charges(database: Database) {
+    let key = fresh_key();
     crash("before-commit", &database, &key).await;
     assert_eq!(database.charges_under(&key).await, 0);
 
-    let server = Server::start(&database.file()).await;
-    let retry = server.client().charge(&key, &order("tok_visa")).await;
+    let app = App::start(&database).await;
+    let retry = app.client().charge(&key, &order("tok_visa")).await;
     assert_eq!(retry.status, StatusCode::CREATED);
     assert!(!retry.is_replay());
     assert_eq!(database.charges_under(&key).await, 1);
 }
 
-#[tokio::test]
-async fn a_crash_after_the_commit_has_charged_and_the_retry_is_answered_from_the_record() {
-    let (database, key) = (Database::new(), fresh_key());
+async fn a_crash_after_the_commit_has_charged_and_the_retry_is_answered_from_the_record(
+    database: Database,
+) {
+    let key = fresh_key();
     crash("after-commit", &database, &key).await;
     assert_eq!(database.charges_under(&key).await, 1);
 
-    let server = Server::start(&database.file()).await;
-    let client = server.client();
+    let app = App::start(&database).await;
+    let client = app.client();
     let retry = client.charge(&key, &order("tok_visa")).await;
     assert_eq!(retry.status, StatusCode::CREATED);
     assert!(retry.is_replay());
@@ -43,36 +52,35 @@ async fn a_crash_after_the_commit_has_charged_and_the_retry_is_answered_from_the
 
 /// Charges a server that dies of it.
 async fn crash(point: &str, database: &Database, key: &str) {
-    let server = Server::start_with(&database.file(), Some(point)).await;
-    let client = server.client();
+    let app = App::start_with(database, &[("PAYMENTS_CRASH", point)]).await;
+    let client = app.client();
     // Only a charge that is made dies.
     let declined = client.charge(&fresh_key(), &order("tok_declined")).await;
     assert_eq!(declined.status, StatusCode::PAYMENT_REQUIRED);
     let request = client.keyed("/charges", "alice", key, &order("tok_visa"));
     assert!(client.try_send(request).await.is_none());
-    assert_eq!(server.ended().await.signal(), Some(Signal::ABORT.as_raw()));
+    assert_eq!(app.ended().await.signal(), Some(Signal::ABORT.as_raw()));
 }
 
 #[tokio::test]
 async fn a_signal_lets_a_running_charge_end_and_answer() {
     for signal in [Signal::TERM, Signal::INT] {
-        let (database, key) = (Database::new(), fresh_key());
-        let server = Server::start(&database.file()).await;
-        let client = server.client();
+        let (database, key) = (Database::sqlite(), fresh_key());
+        let app = App::start(&database).await;
+        let client = app.client();
         let charge = client.start_slow(&key).await;
-        server.signal(signal);
+        app.signal(signal);
 
         assert_eq!(charge.await.expect("an answer").status, StatusCode::CREATED);
-        assert_eq!(server.ended().await.code(), Some(0));
+        assert_eq!(app.ended().await.code(), Some(0));
         assert_eq!(database.charges_under(&key).await, 1);
     }
 }
 
-#[tokio::test]
-async fn sigterm_lets_a_charge_end_whose_client_has_gone() {
-    let (database, key) = (Database::new(), fresh_key());
-    let server = Server::start(&database.file()).await;
-    let client = server.client();
+async fn sigterm_lets_a_charge_end_whose_client_has_gone(database: Database) {
+    let key = fresh_key();
+    let app = App::start(&database).await;
+    let client = app.client();
     let charge = client.start_slow(&key).await;
     charge.abort();
     assert!(charge.await.expect_err("no answer").is_cancelled());
@@ -81,12 +89,12 @@ async fn sigterm_lets_a_charge_end_whose_client_has_gone() {
         0,
         "the charge was over too soon for this test"
     );
-    server.signal(Signal::TERM);
-    assert_eq!(server.ended().await.code(), Some(0));
+    app.signal(Signal::TERM);
+    assert_eq!(app.ended().await.code(), Some(0));
     assert_eq!(database.charges_under(&key).await, 1);
 
-    let server = Server::start(&database.file()).await;
-    let retry = server.client().charge(&key, &order("tok_slow")).await;
+    let app = App::start(&database).await;
+    let retry = app.client().charge(&key, &order("tok_slow")).await;
     assert_eq!(retry.status, StatusCode::CREATED);
     assert!(retry.is_replay());
     assert_eq!(database.charges_under(&key).await, 1);
@@ -94,11 +102,9 @@ async fn sigterm_lets_a_charge_end_whose_client_has_gone() {
 
 #[tokio::test]
 async fn sigterm_does_not_wait_for_ever_for_a_client_that_sent_half_a_request() {
-    let (database, key) = (Database::new(), fresh_key());
-    let server = Server::start(&database.file()).await;
-    let mut socket = TcpStream::connect(server.address)
-        .await
-        .expect("a connection");
+    let (database, key) = (Database::sqlite(), fresh_key());
+    let app = App::start(&database).await;
+    let mut socket = TcpStream::connect(app.address).await.expect("a connection");
     let body = order("tok_visa");
     let (sent, _unsent) = body.split_at(body.len() / 2);
     let request = format!(
@@ -111,19 +117,19 @@ async fn sigterm_does_not_wait_for_ever_for_a_client_that_sent_half_a_request() 
         .await
         .expect("half a request");
     // The server has accepted by now: another connection came after it.
-    server.client().get("alice", "/charges").await;
+    app.client().get("alice", "/charges").await;
 
-    server.signal(Signal::TERM);
-    assert_eq!(server.ended().await.code(), Some(0));
+    app.signal(Signal::TERM);
+    assert_eq!(app.ended().await.code(), Some(0));
     assert_eq!(database.charges_under(&key).await, 0);
 }
 
 #[tokio::test]
 async fn the_server_ends_when_its_parent_does() {
-    let database = Database::new();
-    let mut server = Server::start(&database.file()).await;
-    server.close_input();
-    assert_eq!(server.ended().await.code(), Some(1));
+    let database = Database::sqlite();
+    let mut app = App::start(&database).await;
+    app.close_input();
+    assert_eq!(app.ended().await.code(), Some(1));
 }
 
 #[tokio::test]

@@ -288,3 +288,57 @@ async fn charge_and_count(
     seen.lock().expect("a list").push(left);
     Ok(response(StatusCode::CREATED, "charged"))
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handlers_own_transaction_that_loses_gives_its_key_back() {
+    let file = File::wal();
+    let pool = shop(&file, 2).await;
+    let (rival, runs) = (file.pool(1).await, Runs::default());
+    let (counted, writer) = (runs.clone(), pool.clone());
+    let handler = service_fn(move |_: Request<RequestBody<Body>>| {
+        let (run, pool, rival) = (counted.add(), writer.clone(), rival.clone());
+        async move {
+            let charge = async {
+                // It begins by reading, and in the first run another one writes before it does.
+                let mut own = pool.begin().await?;
+                sqlx::query(CHARGES).fetch_one(&mut *own).await?;
+                if run == 1 {
+                    let rivals = "INSERT INTO charges (amount) VALUES (99)";
+                    sqlx::query(rivals).execute(&rival).await?;
+                }
+                let amount = if run == 2 { 99 } else { 7 };
+                sqlx::query("INSERT INTO charges (amount) VALUES (?)")
+                    .bind(amount)
+                    .execute(&mut *own)
+                    .await?;
+                own.commit().await
+            };
+            let mut answer = response(StatusCode::CREATED, "charged");
+            if let Err(error) = charge.await {
+                *answer.status_mut() = StatusCode::CONFLICT;
+                if let Some(verdict) = Verdict::for_error(&error) {
+                    answer.extensions_mut().insert(verdict);
+                }
+            }
+            Ok::<_, std::convert::Infallible>(answer)
+        }
+    });
+    let leases = File::wal();
+    let service = layer(self::leases(leases.pool(2).await).await).layer(handler);
+
+    let lost = send(&service, post("k", "{}")).await;
+    assert_eq!(lost.rejection(), Some(RejectionKind::NotCommitted));
+    // An amount that is there already is no conflict of transactions: the handler's own answer.
+    let refused = send(&service, post("k", "{}")).await;
+    assert_eq!(
+        (refused.status(), refused.rejection()),
+        (StatusCode::CONFLICT, None)
+    );
+    let charged = send(&service, post("k", "{}")).await;
+    assert_eq!(charged.text(), "charged");
+    assert!(send(&service, post("k", "{}")).await.is_replay());
+    assert_eq!(
+        (runs.count(), count(&file.pool(1).await, CHARGES).await),
+        (3, 2)
+    );
+}

@@ -439,12 +439,13 @@ async fn a_table_of_a_later_release_is_refused_by_name_and_version() {
         .execute(&file.pool(1).await)
         .await
         .unwrap();
-    let error = store.migrate().await.unwrap_err();
-    let source = error.source().unwrap().to_string();
-    assert!(
-        source.contains("`leases`") && source.contains("version 2"),
-        "{source}"
-    );
+    for refused in [store.migrate().await, store.check().await] {
+        let source = refused.unwrap_err().source().unwrap().to_string();
+        assert!(
+            source.contains("`leases`") && source.contains("version 2"),
+            "{source}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -456,6 +457,16 @@ async fn a_missing_table_says_what_to_do() {
     assert_eq!(error.kind(), StoreErrorKind::Other);
     let source = error.source().unwrap().to_string();
     assert!(source.contains("migrate()"), "{source}");
+    let at_start = store
+        .check()
+        .await
+        .unwrap_err()
+        .source()
+        .unwrap()
+        .to_string();
+    assert!(at_start.contains("migrate()"), "{at_start}");
+    store.migrate().await.unwrap();
+    store.check().await.unwrap();
 }
 
 #[tokio::test]

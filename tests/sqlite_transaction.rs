@@ -570,7 +570,9 @@ async fn a_missing_table_says_what_to_do_and_leaves_nothing_behind() {
             .unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Other);
         assert!(error.source().unwrap().to_string().contains("migrate()"));
+        assert_kind(store.check().await, StoreErrorKind::Other);
     }
     store.migrate().await.unwrap();
+    store.check().await.unwrap();
     claim(&store, &key, &terms()).await;
 }

@@ -8,24 +8,25 @@ use axum::{
     response::{IntoResponse, Json as JsonBody},
     routing::{get, post},
 };
-use sqlx::{Sqlite, SqlitePool};
+use sqlx::Pool;
 use tokio::time::sleep;
 use tower_idempotency::{IdempotencyContext, IdempotencyLayer, Tx};
 use uuid::Uuid;
 
 use crate::{
     auth::{Account, authenticate},
-    db::{self, Charge, Refund},
+    charge::{Charge, Refund},
+    ledger::Ledger,
     order::{Card, Order, RefundOrder},
     problem::{Json, Problem},
 };
 
 /// The layer that is added later is the outer one: who calls is known before the key is looked at.
-pub(crate) fn router(pool: SqlitePool, idempotency: IdempotencyLayer) -> Router {
+pub(crate) fn router<DB: Ledger>(pool: Pool<DB>, idempotency: IdempotencyLayer) -> Router {
     Router::new()
-        .route("/charges", post(charge).get(charges))
-        .route("/charges/{id}", get(charge_by_id))
-        .route("/refunds", post(refund))
+        .route("/charges", post(charge::<DB>).get(charges::<DB>))
+        .route("/charges/{id}", get(charge_by_id::<DB>))
+        .route("/refunds", post(refund::<DB>))
         .route_layer(idempotency)
         .layer(middleware::from_fn(authenticate))
         .with_state(pool)
@@ -33,10 +34,10 @@ pub(crate) fn router(pool: SqlitePool, idempotency: IdempotencyLayer) -> Router 
 
 /// What goes through `tx` commits together with the answer and its key, or not at all. A real card network takes no part in
 /// that: give it `context.derive_key("card-network")`, which is the same for every attempt, as its own idempotency key.
-async fn charge(
+async fn charge<DB: Ledger>(
     Extension(account): Extension<Account>,
     context: IdempotencyContext,
-    mut tx: Tx<Sqlite>,
+    mut tx: Tx<DB>,
     Json(order): Json<Order>,
 ) -> Result<impl IntoResponse, Problem> {
     match order.card {
@@ -46,11 +47,11 @@ async fn charge(
     }
     let charge = Charge {
         id: Uuid::new_v4().to_string(),
-        amount: order.amount.get(),
+        amount: order.amount.get().into(),
         currency: order.currency.as_str().to_owned(),
         account: account.0,
     };
-    db::insert_charge(&mut tx, &charge, context.key().as_str()).await?;
+    DB::insert_charge(&mut tx, &charge, context.key().as_str()).await?;
     fail_if_told(order.card)?;
     let location = format!("/charges/{}", charge.id);
     Ok((
@@ -70,35 +71,37 @@ fn fail_if_told(card: Card) -> Result<(), Problem> {
     }
 }
 
-async fn charges(
+async fn charges<DB: Ledger>(
     Extension(account): Extension<Account>,
-    State(pool): State<SqlitePool>,
+    State(pool): State<Pool<DB>>,
 ) -> Result<JsonBody<Vec<Charge>>, Problem> {
-    Ok(JsonBody(db::charges(&pool, &account.0).await?))
+    let mut connection = pool.acquire().await?;
+    Ok(JsonBody(DB::charges(&mut connection, &account.0).await?))
 }
 
-async fn charge_by_id(
+async fn charge_by_id<DB: Ledger>(
     Extension(account): Extension<Account>,
-    State(pool): State<SqlitePool>,
+    State(pool): State<Pool<DB>>,
     Path(id): Path<String>,
 ) -> Result<JsonBody<Charge>, Problem> {
-    let charge = db::charge(&pool, &account.0, &id).await?;
+    let mut connection = pool.acquire().await?;
+    let charge = DB::charge(&mut connection, &account.0, &id).await?;
     charge.map(JsonBody).ok_or_else(Problem::no_such_charge)
 }
 
-async fn refund(
+async fn refund<DB: Ledger>(
     Extension(account): Extension<Account>,
-    mut tx: Tx<Sqlite>,
+    mut tx: Tx<DB>,
     Json(order): Json<RefundOrder>,
 ) -> Result<(StatusCode, JsonBody<Refund>), Problem> {
-    let charge = db::charge(&mut *tx, &account.0, &order.charge).await?;
+    let charge = DB::charge(&mut tx, &account.0, &order.charge).await?;
     let charge = charge.ok_or_else(Problem::no_such_charge)?;
     let refund = Refund {
         id: Uuid::new_v4().to_string(),
         charge: charge.id,
         amount: charge.amount,
     };
-    if !db::insert_refund(&mut tx, &refund).await? {
+    if !DB::insert_refund(&mut tx, &refund).await? {
         return Err(Problem::already_refunded());
     }
     Ok((StatusCode::CREATED, JsonBody(refund)))

@@ -1,7 +1,8 @@
 //! A payments server whose charges happen once, whatever dies in between: the key, the charge and the answer commit in one
-//! transaction of the application's own SQLite database.
+//! transaction of the application's own database.
 //!
-//! Run with `cargo run --example payments --features axum,sqlite`
+//! Run with `cargo run --example payments --features axum,sqlite`, or with `--features axum,sqlite,postgres` (or `mysql`) and
+//! `DATABASE_URL=postgres://…` (or `mysql://…`).
 //!
 //! ```sh
 //! curl -i localhost:3000/charges -H 'Authorization: Bearer alice' -H 'Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324' \
@@ -24,18 +25,22 @@
 //!
 //! `-- demo` instead tells the story of two crashes: it kills the server in the middle of a charge, and retries.
 //!
-//! Environment: `ADDR` (127.0.0.1:3000), `DATABASE_URL` (sqlite://target/payments.db), and `PAYMENTS_CRASH` (`before-commit` or
-//! `after-commit`), which makes the server abort at that point of a charge.
+//! Environment: `ADDR` (127.0.0.1:3000), `DATABASE_URL` (sqlite://target/payments.db), `RUN_LIMIT` (60, in seconds), after which
+//! a charge is given up, and `PAYMENTS_CRASH` (`before-commit` or `after-commit`), which makes the server abort at that point of
+//! a charge.
 
 mod api;
 mod auth;
+mod charge;
 mod client;
 mod crash;
-mod db;
+mod databases;
 mod demo;
+mod ledger;
 mod order;
 mod problem;
 mod server;
+mod stop;
 
 use std::{error::Error, io, process, thread};
 

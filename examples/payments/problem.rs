@@ -6,6 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::json;
+use tower_idempotency::Verdict;
 
 /// What this server answers when it can't do what it was asked: `application/problem+json`, as the idempotency layer does.
 ///
@@ -14,6 +15,7 @@ pub(crate) struct Problem {
     status: StatusCode,
     code: &'static str,
     detail: String,
+    verdict: Option<Verdict>,
 }
 
 impl Problem {
@@ -44,11 +46,19 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
     }
 
+    fn unavailable(cause: impl Display) -> Self {
+        eprintln!("no database: {cause}");
+        let detail =
+            "The database can't be reached. Nothing was charged, try again with the same key.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
     fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self {
             status,
             code,
             detail: detail.into(),
+            verdict: None,
         }
     }
 }
@@ -63,13 +73,20 @@ impl IntoResponse for Problem {
             "detail": self.detail,
         });
         let content_type = [(CONTENT_TYPE, "application/problem+json")];
-        (self.status, content_type, problem.to_string()).into_response()
+        (self.status, content_type, self.verdict, problem.to_string()).into_response()
     }
 }
 
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        Self::internal(error)
+        // A transaction that lost against another one may run again.
+        let verdict = Verdict::for_error(&error);
+        let problem = if matches!(error, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) {
+            Self::unavailable(error)
+        } else {
+            Self::internal(error)
+        };
+        Self { verdict, ..problem }
     }
 }
 

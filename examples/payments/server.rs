@@ -1,43 +1,65 @@
-use std::{env, fs, future::pending, sync::Arc, time::Duration};
+use std::{env, fs, sync::Arc, time::Duration};
 
-use sqlx::SqlitePool;
-use tokio::{net::TcpListener, signal, time};
-use tower_idempotency::{Drain, IdempotencyLayer, ScopeBy, sqlite::TransactionStore, store::Store};
+use tokio::{net::TcpListener, time};
+use tower_idempotency::{Drain, IdempotencyLayer, Purger, ScopeBy, store::Store};
 
 use crate::{
     BoxError, api,
     auth::Account,
     crash::{CrashPoint, Crashing},
-    db,
+    databases::{self, Opened, PATIENCE},
+    ledger::Ledger,
+    stop,
 };
 
 /// How long connections may take to end after a signal, and then the charges whose clients have gone.
 const CONNECTIONS: Duration = Duration::from_secs(5);
 const CHARGES: Duration = Duration::from_secs(30);
 
-const PURGE_EVERY: Duration = Duration::from_secs(600);
-
 /// Serves until SIGTERM or Ctrl-C, then lets what is running end.
 pub(crate) async fn serve() -> Result<(), BoxError> {
-    let address = env::var("ADDR").unwrap_or_else(|_| "127.0.0.1:3000".into());
-    let pool = db::open(&database_url()?).await?;
-    let store = store(&pool).await?;
-    let purging = tokio::spawn(purge(Arc::clone(&store)));
+    let url = database_url()?;
+    match url.split(':').next() {
+        Some("sqlite") => serve_from(databases::sqlite(&url).await?).await,
+        #[cfg(feature = "postgres")]
+        Some("postgres") => serve_from(databases::postgres(&url).await?).await,
+        #[cfg(feature = "mysql")]
+        Some("mysql") => serve_from(databases::mysql(&url).await?).await,
+        Some(feature) if ["postgres", "mysql"].contains(&feature) => {
+            Err(format!("DATABASE_URL: run with `--features axum,sqlite,{feature}`").into())
+        }
+        _ => Err("DATABASE_URL: expected sqlite://…, postgres://… or mysql://…".into()),
+    }
+}
 
+async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<(), BoxError> {
+    let store: Arc<dyn Store> = match CrashPoint::from_env()? {
+        None => store,
+        Some(point) => Arc::new(Crashing::new(store, point)),
+    };
+    // Expired records count as absent anyway; this keeps the table small.
+    let purger = Purger::new(Arc::clone(&store)).spawn();
     let drain = Drain::new();
     let idempotency = IdempotencyLayer::new(store, ScopeBy::extension(|a: &Account| a.0.clone()))
         .require_key()
-        // SQLite has one writer at a time: a charge waits until the one before it has ended.
-        .with_store_call_limit(db::PATIENCE)
+        .with_store_call_limit(PATIENCE)
+        .with_run_limit(run_limit()?)
+        // A charge does nothing outside of its transaction, so it may run again when that loses against another one.
+        .with_transaction_retries(3)
         .with_drain(drain.clone());
     let app = api::router(pool.clone(), idempotency);
 
+    let address = env::var("ADDR").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    let server = axum::serve(listener, app).with_graceful_shutdown(stop_signal());
+    let server = axum::serve(listener, app).with_graceful_shutdown(stop::signal());
+    let too_late = async {
+        stop::signal().await;
+        time::sleep(CONNECTIONS).await;
+    };
     tokio::select! {
         served = server => served?,
-        () = stop_signal_and(CONNECTIONS) => eprintln!("some connections did not end"),
+        () = too_late => eprintln!("some connections did not end"),
     }
 
     let left = drain.wait(CHARGES).await;
@@ -45,7 +67,7 @@ pub(crate) async fn serve() -> Result<(), BoxError> {
         eprintln!("{left} charges did not end, they are rolled back");
         return Ok(());
     }
-    purging.abort();
+    purger.stop().await;
     pool.close().await;
     Ok(())
 }
@@ -59,48 +81,11 @@ fn database_url() -> Result<String, BoxError> {
     Ok("sqlite://target/payments.db".into())
 }
 
-async fn store(pool: &SqlitePool) -> Result<Arc<dyn Store>, BoxError> {
-    let store = TransactionStore::new(pool.clone());
-    store.migrate().await?;
-    Ok(match CrashPoint::from_env()? {
-        None => Arc::new(store),
-        Some(point) => Arc::new(Crashing::new(store, point)),
-    })
-}
-
-/// Expired records count as absent anyway; this keeps the table small.
-async fn purge(store: Arc<dyn Store>) {
-    let mut every = time::interval(PURGE_EVERY);
-    loop {
-        every.tick().await;
-        if let Err(error) = store.purge_expired(1000).await {
-            eprintln!("expired keys were not purged: {error}");
-        }
-    }
-}
-
-async fn stop_signal_and(grace: Duration) {
-    stop_signal().await;
-    time::sleep(grace).await;
-}
-
-async fn stop_signal() {
-    let interrupted = async {
-        if signal::ctrl_c().await.is_err() {
-            pending::<()>().await;
-        }
-    };
-    #[cfg(unix)]
-    let terminated = async {
-        match signal::unix::signal(signal::unix::SignalKind::terminate()) {
-            Ok(mut signal) => signal.recv().await,
-            Err(_) => pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminated = pending::<()>();
-    tokio::select! {
-        () = interrupted => {}
-        _ = terminated => {}
+/// How long a charge may run: as many seconds as `RUN_LIMIT` says, or a minute.
+fn run_limit() -> Result<Duration, BoxError> {
+    match env::var("RUN_LIMIT").map(|seconds| seconds.parse()) {
+        Err(_unset) => Ok(Duration::from_secs(60)),
+        Ok(Ok(seconds)) => Ok(Duration::from_secs(seconds)),
+        Ok(Err(error)) => Err(format!("RUN_LIMIT: expected seconds: {error}").into()),
     }
 }

@@ -3,7 +3,7 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
 /// A whole body in memory: data, then trailers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) data: Bytes,
     pub(crate) trailers: Option<HeaderMap>,

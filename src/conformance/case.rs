@@ -201,8 +201,9 @@ pub(super) fn terms() -> Terms {
     terms_of(LONG, LONG)
 }
 
+/// A transaction store may end its transaction at the run limit, which is no matter of the lease here.
 pub(super) fn terms_of(lease: Duration, retention: Duration) -> Terms {
-    Terms::new(Nonce::random(), lease, retention)
+    Terms::new(Nonce::random(), lease, retention).with_run_limit(LONG)
 }
 
 pub(super) fn run_again() -> Terms {

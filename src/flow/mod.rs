@@ -7,6 +7,7 @@ mod limit;
 mod protect;
 mod renewal;
 mod reserve;
+mod retry;
 mod run;
 mod settle;
 mod store_call;
@@ -19,4 +20,5 @@ pub use self::detached::DetachedRun;
 pub(crate) use self::{
     guard::{Guard, Shared},
     protect::protect,
+    unwind::{Panicked, catch},
 };

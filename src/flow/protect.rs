@@ -7,13 +7,13 @@ use tower_service::Service;
 use super::{
     Guard,
     detached::detached,
-    reserve::{Told, Turn, reserve},
+    retry::{Retries, answer},
     run::Run,
     subject::{Read, Subject, read},
     unwind::{Panicked, catch},
-    wait::{Waited, wait},
+    wait::{Start, claim},
 };
-use crate::{OnInFlight, RejectionKind, RequestBody, ResponseBody};
+use crate::{RejectionKind, RequestBody, ResponseBody};
 
 /// Answers a request that engages. Whatever panics on the way is a 500; a claim that it held is settled by [`Run`].
 pub(crate) async fn protect<S, B, R>(
@@ -61,22 +61,14 @@ where
     R: Body + Send + 'static,
     R::Data: Send,
 {
-    let (ready, claimed) = match (reserve(guard, &subject).await, guard.settings.on_in_flight) {
-        (Turn::Run(claimed), _) => (ready, claimed),
-        (Turn::Tell(Told::InFlight { .. }), OnInFlight::Wait(limit)) => {
-            let unready = ready.clone();
-            // Its permit would keep others from running, the one that is waited for among them.
-            drop(ready);
-            // Boxed: few requests wait, and all would have to make room for it.
-            match Box::pin(wait(guard, &subject, unready, limit)).await? {
-                Waited::Run(ready, claimed) => (ready, claimed),
-                Waited::Tell(told) => return Ok(guard.tell(told)),
-            }
-        }
-        (Turn::Tell(told), _) => return Ok(guard.tell(told)),
+    // Cloned while there is no claim yet that a clone's panic could leave behind.
+    let retries = Retries::of(guard, &subject, &ready);
+    let (ready, claimed) = match claim(guard, &subject, ready).await? {
+        Start::Run(ready, claimed) => (ready, claimed),
+        Start::Tell(told) => return Ok(guard.tell(told)),
     };
     let (run, request) = Run::new(guard, claimed, subject, body);
     // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
-    let answer = detached(guard, Box::pin(run.answer(ready, request))).await;
+    let answer = detached(guard, Box::pin(answer(run, ready, request, retries))).await;
     answer.unwrap_or_else(|| Ok(guard.refuse(RejectionKind::HandlerFailed)))
 }

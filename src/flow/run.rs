@@ -11,6 +11,7 @@ use super::{
     limit::limited,
     renewal::Renewal,
     reserve::Claimed,
+    retry::{Answer, Conflict},
     settle::{Settled, Settlement},
     subject::Subject,
     unwind::{Panicked, catch},
@@ -49,8 +50,18 @@ enum Stage {
 /// What became of the handler: how to settle the claim, and what its caller gets if that works.
 struct Outcome<R, E> {
     settlement: Settlement,
-    reply: Result<Response<ResponseBody<R>>, E>,
-    interrupted: bool,
+    reply: Answer<R, E>,
+    end: HandlerEnd,
+}
+
+/// How the handler ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HandlerEnd {
+    Answered,
+    /// It answered that its transaction lost against another one.
+    Conflicted,
+    /// It was dropped before it answered.
+    Interrupted,
 }
 
 impl Run {
@@ -95,12 +106,12 @@ impl Run {
         (run, Request::from_parts(parts, body))
     }
 
-    /// Runs the handler, settles the claim and only then answers.
+    /// Runs the handler once, settles the claim and only then answers.
     pub(super) async fn answer<S, B, R>(
         mut self,
         ready: S,
         request: Request<RequestBody<B>>,
-    ) -> Result<Response<ResponseBody<R>>, S::Error>
+    ) -> Result<Answer<R, S::Error>, Conflict<S::Error>>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
         R: Body,
@@ -111,19 +122,23 @@ impl Run {
         }
         let outcome = self.run(ready, request).await;
         drop(self.renewal.take());
-        if outcome.interrupted {
+        if outcome.end == HandlerEnd::Interrupted {
             Arc::make_mut(&mut self.claim).set_interrupted();
         }
         self.stage = Stage::Settling(outcome.settlement.clone());
         let settled = self.settle(outcome.settlement).await;
         self.stage = Stage::Settled;
         self.guard.shared.waiters.wake(self.claim.key());
-        match (settled, outcome.reply) {
+        let reply = outcome.reply;
+        Ok(match settled {
+            Settled::Conflict => return Err(Conflict::new(&self.guard, reply.err())),
+            Settled::AsMeant if outcome.end == HandlerEnd::Conflicted => {
+                return Err(Conflict::new(&self.guard, reply.err()));
+            }
+            Settled::AsMeant => reply,
             // The wrapped service's own error reaches the caller unchanged, whatever became of the claim.
-            (_, Err(error)) => Err(error),
-            (Settled::AsMeant, Ok(response)) => Ok(response),
-            (Settled::Otherwise(told), Ok(_)) => Ok(self.guard.tell(told)),
-        }
+            Settled::Otherwise(told) => reply.map(|_| self.guard.tell(told)),
+        })
     }
 
     async fn run<S, B, R>(
@@ -143,7 +158,7 @@ impl Run {
             Ok(Ok(Err(error))) => Outcome {
                 settlement: Settlement::Abandon,
                 reply: Err(error),
-                interrupted: false,
+                end: HandlerEnd::Answered,
             },
             Ok(Err(Panicked)) => self.failed(RejectionKind::HandlerFailed),
             Err(_elapsed) => self.failed(RejectionKind::RunLimit),
@@ -155,7 +170,7 @@ impl Run {
         Outcome {
             settlement: Settlement::Abandon,
             reply: Ok(self.guard.refuse(kind)),
-            interrupted: true,
+            end: HandlerEnd::Interrupted,
         }
     }
 
@@ -165,6 +180,11 @@ impl Run {
         // Only a replay has the mark, even if the handler passes on the answer of a service that replayed.
         parts.headers.remove(&self.guard.settings.replay_marker);
         let verdict = catch(async { self.guard.settings.policy.verdict(&parts) }).await;
+        let end = if matches!(verdict, Ok(Verdict::Conflict)) {
+            HandlerEnd::Conflicted
+        } else {
+            HandlerEnd::Answered
+        };
         let (settlement, body) = match verdict {
             Ok(Verdict::Save) => match self.collect(&parts, body).await {
                 Ok(saved) => saved,
@@ -174,14 +194,16 @@ impl Run {
                 Settlement::Complete(SavedResponse::tombstone()),
                 ResponseBody::streamed(body),
             ),
-            Ok(Verdict::Discard) => (Settlement::Release, ResponseBody::streamed(body)),
+            Ok(Verdict::Discard | Verdict::Conflict) => {
+                (Settlement::Release, ResponseBody::streamed(body))
+            }
             Ok(Verdict::Unknown) => (Settlement::Abandon, ResponseBody::streamed(body)),
             Err(Panicked) => return self.failed(RejectionKind::HandlerFailed),
         };
         Outcome {
             settlement,
             reply: Ok(Response::from_parts(parts, body)),
-            interrupted: false,
+            end,
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) enum Settled {
     AsMeant,
     /// It did not: the caller gets this instead.
     Otherwise(Told),
+    /// The transaction had lost against another one: nothing happened, and the same run may succeed.
+    Conflict,
 }
 
 impl Run {
@@ -70,6 +72,10 @@ impl Run {
     /// A transaction store failed: nothing happened, unless `COMMIT` was sent and its answer is missing.
     async fn resolve(&self, settlement: Settlement, error: StoreError) -> Settled {
         let misused = error.kind() == StoreErrorKind::Misused;
+        // A run that was cut off has answered nothing that could rest on the transaction.
+        if error.kind() == StoreErrorKind::Conflict && !self.claim.interrupted() {
+            return Settled::Conflict;
+        }
         match settlement {
             Settlement::Complete(_) if error.kind() == StoreErrorKind::OutcomeUnknown => {
                 self.ask_again(settlement).await
@@ -90,6 +96,7 @@ impl Run {
             Ok(()) => Settled::AsMeant,
             Err(error) => match error.kind() {
                 StoreErrorKind::RolledBack => refused(RejectionKind::NotCommitted),
+                StoreErrorKind::Conflict => Settled::Conflict,
                 StoreErrorKind::Misused => refused(RejectionKind::HandlerFailed),
                 StoreErrorKind::LostClaim => {
                     Settled::Otherwise(from_record(&self.guard, &self.claim).await)

@@ -13,6 +13,7 @@ use crate::{
 };
 
 /// A keyed request without its streamed body, and what was computed from it, once.
+#[derive(Clone)]
 pub(super) struct Subject {
     pub(super) key: IdempotencyKey,
     pub(super) scope: Scope,

@@ -8,16 +8,16 @@ use pin_project_lite::pin_project;
 
 /// Something of the user's panicked. The panic hook has reported it.
 #[derive(Debug)]
-pub(super) struct Panicked;
+pub(crate) struct Panicked;
 
 /// Runs a future to its end or to its panic.
-pub(super) fn catch<F: Future>(future: F) -> Catch<F> {
+pub(crate) fn catch<F: Future>(future: F) -> Catch<F> {
     Catch { future }
 }
 
 pin_project! {
     /// A struct, because an async fn would hold the future twice: as its argument, and where it is pinned.
-    pub(super) struct Catch<F> {
+    pub(crate) struct Catch<F> {
         #[pin]
         future: F,
     }

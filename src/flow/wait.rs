@@ -9,16 +9,38 @@ use super::{
     store_call::inspect,
     subject::Subject,
 };
-use crate::{RejectionKind, store::RecordState};
+use crate::{OnInFlight, RejectionKind, store::RecordState};
 
 /// The first pause between two looks at the store, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// What waiting came to.
-pub(super) enum Waited<S> {
+/// Whether a run may start.
+pub(super) enum Start<S> {
     /// The key is claimed, and this service is ready to run.
     Run(S, Claimed),
     Tell(Told),
+}
+
+/// Reserves the key for a service that is ready. Another run in flight is waited for, if the layer was told to.
+pub(super) async fn claim<S, Q>(
+    guard: &Arc<Guard>,
+    subject: &Subject,
+    ready: S,
+) -> Result<Start<S>, S::Error>
+where
+    S: Service<Q> + Clone,
+{
+    match (reserve(guard, subject).await, guard.settings.on_in_flight) {
+        (Turn::Run(claimed), _) => Ok(Start::Run(ready, claimed)),
+        (Turn::Tell(Told::InFlight { .. }), OnInFlight::Wait(limit)) => {
+            let unready = ready.clone();
+            // Its permit would keep others from running, the one that is waited for among them.
+            drop(ready);
+            // Boxed: few requests wait, and all would have to make room for it.
+            Box::pin(wait(guard, subject, unready, limit)).await
+        }
+        (Turn::Tell(told), _) => Ok(Start::Tell(told)),
+    }
 }
 
 /// Waits for the run that has the key, at most for `limit`.
@@ -26,12 +48,12 @@ pub(super) enum Waited<S> {
 /// Holds nothing while it waits. It looks at the record before it readies the service, so that a replay doesn't need one;
 /// and it readies the service before it reserves, as every first request does: the other way round, a waiter with the
 /// writer lock and a request with the last permit would wait for each other.
-pub(super) async fn wait<S, Q>(
+async fn wait<S, Q>(
     guard: &Arc<Guard>,
     subject: &Subject,
     unready: S,
     limit: Duration,
-) -> Result<Waited<S>, S::Error>
+) -> Result<Start<S>, S::Error>
 where
     S: Service<Q> + Clone,
 {
@@ -39,14 +61,14 @@ where
     let waiters = &guard.shared.waiters;
     // Subscribed before the first look: a run that ends in between is not missed.
     let Some(mut ticket) = waiters.subscribe(subject.record_key, &guard.settings) else {
-        return Ok(Waited::Tell(Told::IN_FLIGHT));
+        return Ok(Start::Tell(Told::IN_FLIGHT));
     };
     let mut pause = PAUSE.0;
     loop {
         let turn = match look(guard, subject).await {
             Look::Running => None,
             Look::Failed => {
-                return Ok(Waited::Tell(Told::Refusal(RejectionKind::StoreUnavailable)));
+                return Ok(Start::Tell(Told::Refusal(RejectionKind::StoreUnavailable)));
             }
             Look::Answered => Some((reserve(guard, subject).await, None)),
             Look::Free => {
@@ -54,15 +76,15 @@ where
                 let ready = poll_fn(|cx| service.poll_ready(cx));
                 match timeout_at(deadline, ready).await {
                     Ok(ready) => ready?,
-                    Err(_elapsed) => return Ok(Waited::Tell(Told::IN_FLIGHT)),
+                    Err(_elapsed) => return Ok(Start::Tell(Told::IN_FLIGHT)),
                 }
                 Some((reserve(guard, subject).await, Some(service)))
             }
         };
         match turn {
             None | Some((Turn::Tell(Told::InFlight { .. }), _)) => {}
-            Some((Turn::Tell(told), _)) => return Ok(Waited::Tell(told)),
-            Some((Turn::Run(claimed), Some(service))) => return Ok(Waited::Run(service, claimed)),
+            Some((Turn::Tell(told), _)) => return Ok(Start::Tell(told)),
+            Some((Turn::Run(claimed), Some(service))) => return Ok(Start::Run(service, claimed)),
             // The record expired between the two calls, and nothing is ready to run. The next round looks again.
             Some((Turn::Run(claimed), None)) => give_up(guard, claimed),
         }
@@ -72,7 +94,7 @@ where
             () = sleep_until(deadline.min(Instant::now() + pause)) => false,
         };
         if Instant::now() >= deadline {
-            return Ok(Waited::Tell(Told::IN_FLIGHT));
+            return Ok(Start::Tell(Told::IN_FLIGHT));
         }
         if !woken {
             pause = (pause * 2).min(PAUSE.1);

@@ -141,6 +141,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`LostClaim`](crate::StoreErrorKind::LostClaim) if the key is another claim's, or this one was settled otherwise.
     /// A transaction store also answers
     /// [`RolledBack`](crate::StoreErrorKind::RolledBack) if nothing was persisted,
+    /// [`Conflict`](crate::StoreErrorKind::Conflict) if that is so because the transaction lost against another one,
     /// [`Misused`](crate::StoreErrorKind::Misused) if the handler still has the transaction or ended it, and
     /// [`OutcomeUnknown`](crate::StoreErrorKind::OutcomeUnknown) if it can't tell now: then the call is to be repeated,
     /// and writes nothing.
@@ -158,6 +159,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`LostClaim`](crate::StoreErrorKind::LostClaim) if the key is another claim's, or this one was settled otherwise.
+    /// A transaction store may also answer [`Conflict`](crate::StoreErrorKind::Conflict): it has rolled back, and found that
+    /// the transaction had lost against another one before, so that what the handler answered rests on nothing.
     async fn release(&self, claim: &Claim) -> Result<(), StoreError>;
 
     /// Ends the claim without an outcome: whether anything happened is unknown (clauses 18 to 20, 25, 27, 33).
@@ -167,6 +170,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`LostClaim`](crate::StoreErrorKind::LostClaim) if the key is another claim's, or this one was settled otherwise.
+    /// A transaction store may also answer [`Conflict`](crate::StoreErrorKind::Conflict), as to [`release`](Self::release).
+    /// It makes no difference for a claim that was [interrupted](Claim::interrupted): nothing was answered.
     async fn abandon(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError>;
 
     /// What is recorded under the key, if it has not expired (clauses 34, 35).
@@ -187,7 +192,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes at most `limit` expired records and tells how many (clauses 37, 38).
     ///
-    /// It only saves room: an expired record counts as absent anyway.
+    /// It only saves room: an expired record counts as absent anyway. A [`Purger`](crate::Purger) calls it at intervals.
     ///
     /// # Errors
     ///

@@ -9,7 +9,6 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -20,20 +19,17 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sqlx::{ConnectOptions, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
-use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
+    process::Child,
     task::JoinHandle,
     time::timeout,
 };
 use uuid::Uuid;
 
 /// Far longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// An example, as cargo builds it beside the tests: `target/debug/deps/this-test` and `target/debug/examples/name`.
 ///
@@ -66,102 +62,6 @@ pub async fn listening(server: &mut Child) -> SocketAddr {
     let address = line.strip_prefix("listening on http://");
     let address = address.expect("an address");
     address.parse().expect("an address")
-}
-
-/// A database file that ends with the test.
-pub struct Database(TempDir);
-
-impl Database {
-    pub fn new() -> Self {
-        Self(tempfile::tempdir().expect("a directory"))
-    }
-
-    pub fn file(&self) -> PathBuf {
-        self.0.path().join("payments.db")
-    }
-
-    /// One number, read through a connection of the test's own.
-    pub async fn number(&self, sql: &'static str, argument: &str) -> i64 {
-        let mut connection = self.connect().await;
-        let number = sqlx::query_scalar(sql)
-            .bind(argument)
-            .fetch_one(&mut connection)
-            .await
-            .expect("a number");
-        connection.close().await.expect("a closed connection");
-        number
-    }
-
-    pub async fn charges_under(&self, key: &str) -> i64 {
-        let sql = "SELECT count(*) FROM charges WHERE idempotency_key = ?";
-        self.number(sql, key).await
-    }
-
-    pub async fn connect(&self) -> SqliteConnection {
-        SqliteConnectOptions::new()
-            .filename(self.file())
-            .busy_timeout(LIMIT)
-            .connect()
-            .await
-            .expect("a connection")
-    }
-}
-
-/// A running server. It is killed when this is dropped, and ends by itself if this process is killed: its standard input closes.
-pub struct Server {
-    pub address: SocketAddr,
-    process: Child,
-}
-
-impl Server {
-    pub async fn start(database: &Path) -> Self {
-        Self::start_with(database, None).await
-    }
-
-    pub async fn start_with(database: &Path, crash: Option<&str>) -> Self {
-        let mut process = Command::new(example("payments"))
-            .arg("child")
-            .env("ADDR", "127.0.0.1:0")
-            .env("DATABASE_URL", format!("sqlite://{}", database.display()))
-            .env_remove("PAYMENTS_CRASH")
-            .envs(crash.map(|point| ("PAYMENTS_CRASH", point)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("a process");
-        let address = listening(&mut process).await;
-        Self { address, process }
-    }
-
-    /// `kill -9`, and waits until it is dead.
-    pub async fn kill(mut self) {
-        self.process.kill().await.expect("a dead process");
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        let id = self.process.id().expect("a running process");
-        let id = Pid::from_raw(id.cast_signed()).expect("a process id");
-        kill_process(id, signal).expect("a signal that is sent");
-    }
-
-    pub fn close_input(&mut self) {
-        drop(self.process.stdin.take());
-    }
-
-    /// Waits until the server has ended. Its input stays open until then, though `wait` alone would close it.
-    pub async fn ended(mut self) -> ExitStatus {
-        let _input = self.process.stdin.take();
-        timeout(LIMIT, self.process.wait())
-            .await
-            .expect("a server that ends")
-            .expect("its status")
-    }
-
-    pub fn client(&self) -> Caller {
-        Caller::new(self.address)
-    }
 }
 
 /// A client that keeps no connections, so that each request is its own.

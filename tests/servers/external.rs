@@ -20,7 +20,8 @@ pub fn missing<T>(server: &str) -> Option<T> {
 pub fn version_of(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output();
     let output = output.expect("a program that runs").stdout;
-    String::from_utf8_lossy(&output).trim().to_owned()
+    let output = String::from_utf8_lossy(&output);
+    output.lines().next().unwrap_or_default().to_owned()
 }
 
 /// For those who run the tests, also when they pass: the test harness would keep what `println` writes.

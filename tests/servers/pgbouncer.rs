@@ -1,12 +1,13 @@
 //! PgBouncer before a Postgres server.
 
-use std::sync::Once;
+use std::{ops::Deref, sync::Once};
 
 use super::{
     external,
     place::directory_of,
     postgres::{Postgres, answers},
     process::{Process, Program},
+    server::Server,
     url,
 };
 
@@ -17,7 +18,7 @@ exec pgbouncer pgbouncer.ini
 
 /// A PgBouncer that pools by transaction. It ends when it is dropped.
 #[derive(Debug)]
-pub struct PgBouncer(Process);
+pub struct PgBouncer(Server);
 
 impl PgBouncer {
     /// At most so many connections to each database of the server. `None` if there is no PgBouncer on this machine.
@@ -42,7 +43,7 @@ impl PgBouncer {
             ignore_startup_parameters = extra_float_digits",
             postgres.port(),
         );
-        Some(Self(Process::start(&Program {
+        let process = Process::start(&Program {
             name: "pgbouncer",
             user: "postgres",
             directories: vec![programs],
@@ -51,13 +52,27 @@ impl PgBouncer {
             stop: "KILL",
             settings,
             is_ready,
-        })))
+        });
+        let own = url::with_address(postgres.url(), &address(process.port()));
+        Some(Self(Server::started(own, process)))
     }
 
-    /// The same database, through PgBouncer.
-    pub fn url(&self, database: &str) -> String {
-        url::with_address(database, &format!("127.0.0.1:{}", self.0.port()))
+    /// The URL of the same database, through PgBouncer.
+    pub fn through(&self, database: &str) -> String {
+        url::with_address(database, &address(self.port()))
     }
+}
+
+impl Deref for PgBouncer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+fn address(port: u16) -> String {
+    format!("127.0.0.1:{port}")
 }
 
 /// Its log says where it listens; what answers on the port alone might be another server.

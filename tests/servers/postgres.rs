@@ -23,7 +23,7 @@ const INSTALL: &str = r#"
 initdb -D data -U postgres -A trust -E UTF8 --no-locale --no-sync --no-instructions --wal-segsize=4 &&
 printf '%s\n' "$SETTINGS" >>data/postgresql.conf
 "#;
-const RUN: &str = r#"exec postgres -D "$PWD/data" -p "$PORT""#;
+const RUN: &str = r#"exec postgres -D data -p "$PORT""#;
 /// What was committed survives the end of the processes, as ever; only the end of the machine would lose it.
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'

@@ -23,8 +23,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 umask 077
+# mariadb-install-db takes no blanks.
+case $PLACE in *[[:space:]]*) PLACE=/tmp ;; esac
 directory=$(mktemp -d "$PLACE/$NAME.XXXXXX" || mktemp -d "/tmp/$NAME.XXXXXX") || exit
-cd "$directory" || exit
+cd "$directory" && mkdir tmp || exit
+# A MariaDB that starts removes what others have in theirs.
+export TMPDIR="$directory/tmp"
 echo "$directory"
 pid=
 while read -r order PORT; do
@@ -177,16 +181,17 @@ impl Process {
         let pid = pid.expect("the number of a process");
         state.pid = Some(pid);
         drop(state);
+        let mut serves = false;
         until("a server that serves", || {
-            ended(pid) || (self.is_ready)(self)
+            serves = (self.is_ready)(self);
+            serves || ended(pid)
         });
-        let runs = (self.is_ready)(self);
-        if !runs {
+        if !serves {
             let mut state = self.state();
             state.order("wait");
             state.pid = None;
         }
-        runs
+        serves
     }
 
     /// What the server wrote, for the message of a failure.

@@ -1,5 +1,9 @@
 //! What all kinds of servers have in common.
 
+use std::path::Path;
+
+use rustix::process::Pid;
+
 use super::process::Process;
 
 /// A server: a private one, the one of this test binary, or one that the environment names.
@@ -32,6 +36,20 @@ impl Server {
     /// Panics if the environment names the server, as do all that follow.
     pub fn port(&self) -> u16 {
         self.process().port()
+    }
+
+    /// Where its data are, and in the file `log` what it wrote.
+    pub fn directory(&self) -> &Path {
+        self.process().directory()
+    }
+
+    /// Of its first process.
+    ///
+    /// # Panics
+    ///
+    /// Panics after a kill, too.
+    pub fn process_id(&self) -> Pid {
+        self.process().pid()
     }
 
     /// Stops all of its processes where they are: connections stay open, and nothing answers.

@@ -22,6 +22,7 @@ pub enum Call {
     Release,
     Abandon,
     Inspect,
+    Purge,
 }
 
 /// What goes wrong with a call.
@@ -297,7 +298,8 @@ impl Store for FaultyStore {
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
-        self.0.store.purge_expired(limit).await
+        let act = self.0.store.purge_expired(limit);
+        self.act(Call::Purge, act).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -12,6 +12,7 @@
 )]
 
 pub mod body;
+pub mod database;
 pub mod faulty;
 pub mod handler;
 pub mod probe;

@@ -71,6 +71,23 @@ async fn cut_after_a_prepared_statement_it_was_executed() {
 }
 
 #[tokio::test]
+async fn what_a_cut_off_client_has_sent_is_executed_when_it_is_let_go() {
+    let Some(mut world) = World::new().await else {
+        return;
+    };
+    for (sql, rows) in [(ONE, vec![1]), ("INSERT INTO t VALUES (2)", vec![1, 2])] {
+        let before = world.rows().await;
+        let strikes = world.proxy.inject(Fault::CutClient.on("COMMIT"));
+        assert!(broken(&end(world.insert(sql)).await));
+        assert_eq!((world.rows().await, strikes.count()), (before, 1));
+        world.proxy.resume();
+        end(strikes.struck(2)).await;
+        assert_eq!(world.rows().await, rows);
+        world.pool.acquire().await.expect("a new connection");
+    }
+}
+
+#[tokio::test]
 async fn a_swallowed_reply_comes_when_it_is_let_go() {
     let Some(mut world) = World::new().await else {
         return;

@@ -1,16 +1,13 @@
-use std::{io, time::Duration};
-
 use sqlx::{
     AssertSqlSafe, MySql, MySqlConnection, MySqlPool, SqlSafeStr,
     mysql::{MySqlArguments, MySqlQueryResult, MySqlRow},
     query::Query,
 };
-use tokio::time::timeout;
 
 use super::error::{failed, is_answer, lost_to_another};
 use crate::{
     StoreError,
-    store::sql::{Guarded, Kept, retry},
+    store::sql::{Guarded, Kept, bounded, retry},
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -118,15 +115,3 @@ async fn give_back<T>(
     }
     answer
 }
-
-/// Gives a server up that doesn't answer.
-pub(super) async fn bounded<T>(
-    answer: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    match timeout(ANSWER_LIMIT, answer).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(io::Error::new(io::ErrorKind::TimedOut, elapsed).into()),
-    }
-}
-
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);

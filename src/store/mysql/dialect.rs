@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row};
 
 use super::{
-    database::{Database, bounded, execute, script},
+    database::{Database, execute, script},
     error::{failed, is_answer, is_conflict, is_duplicate, is_no_savepoint},
     statement::found,
     transaction_sql::TransactionSql,
@@ -13,7 +13,8 @@ use crate::{
     store::{
         Claim, Reservation, TableName, Terms,
         sql::{
-            ASK_AGAIN, Attempts, Found, Kept, Stored, begin, depth, set_ended, to_micros,
+            ASK_AGAIN, Attempts, Found, Kept, Stored, begin, bounded, depth, start_rollback,
+            to_micros,
             transactions::{NESTED, NotCommitted, Opened, TransactionDialect},
         },
     },
@@ -110,6 +111,12 @@ impl Dialect {
 impl TransactionDialect for Dialect {
     type Database = MySql;
 
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let read = || self.sql.read.query().bind(&key.as_bytes()[..]);
+        let rows = self.database.fetch(read).await?;
+        found(rows.first())
+    }
+
     async fn open(
         &self,
         kept: Kept,
@@ -172,7 +179,7 @@ impl TransactionDialect for Dialect {
             Ok(saved) if saved.rows_affected() > 0 => {
                 match script(connection, self.sql.commit.text()).await {
                     Ok(_) => {
-                        set_ended::<MySql>(connection);
+                        start_rollback::<MySql>(connection);
                         return Ok(());
                     }
                     Err(error) if is_no_savepoint(&error) => error,
@@ -197,7 +204,7 @@ impl TransactionDialect for Dialect {
     ) -> Result<(), NotCommitted> {
         match script(connection, self.sql.undo.text()).await {
             Ok(_) => {
-                set_ended::<MySql>(connection);
+                start_rollback::<MySql>(connection);
                 Ok(())
             }
             Err(ended) if is_no_savepoint(&ended) => {
@@ -256,7 +263,7 @@ impl Dialect {
     ) -> Result<bool, sqlx::Error> {
         let rows = script(connection, AssertSqlSafe(self.sql.is_committed(claim))).await?;
         let is_committed = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-        set_ended::<MySql>(connection);
+        start_rollback::<MySql>(connection);
         Ok(is_committed)
     }
 
@@ -271,7 +278,7 @@ impl Dialect {
         }
         match script(connection, self.sql.roll_back.text()).await {
             Ok(_) => {
-                set_ended::<MySql>(connection);
+                start_rollback::<MySql>(connection);
                 NotCommitted::Failed(error)
             }
             // Whatever the session is now, it must not be pooled.

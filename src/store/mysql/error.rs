@@ -1,14 +1,17 @@
-use std::{error::Error, fmt, time::Duration};
+use std::time::Duration;
 
 use sqlx::mysql::MySqlDatabaseError;
 use tokio::time::Instant;
 
-use crate::{StoreError, StoreErrorKind};
+use crate::{
+    StoreError, StoreErrorKind,
+    store::sql::{explained, unanswered},
+};
 
 /// What became of one of our own statements.
 pub(super) fn failed(error: sqlx::Error) -> StoreError {
     let Some(number) = number(&error) else {
-        return without_number(error);
+        return unanswered(error);
     };
     let kind = match number {
         DISK_FULL | RECORD_FILE_FULL => StoreErrorKind::Full,
@@ -20,25 +23,6 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
         }
         number if UNAVAILABLE.contains(&number) => StoreErrorKind::Unavailable,
         _ => StoreErrorKind::Other,
-    };
-    StoreError::new(kind, error)
-}
-
-fn without_number(error: sqlx::Error) -> StoreError {
-    let unreachable = matches!(
-        error,
-        sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::BeginFailed
-    );
-    let kind = if unreachable {
-        StoreErrorKind::Unavailable
-    } else {
-        StoreErrorKind::Other
     };
     StoreError::new(kind, error)
 }
@@ -137,26 +121,3 @@ const UNAVAILABLE: [u16; 24] = [
 
 const NOT_MIGRATED: &str = "the store's table is missing or was altered, run its `migrate()` or the SQL that is shipped with it";
 const NOT_ALLOWED: &str = "the database user lacks a privilege on the store's table";
-
-fn explained(what: &'static str, source: sqlx::Error) -> StoreError {
-    StoreError::new(StoreErrorKind::Other, Explained { what, source })
-}
-
-/// An error that doesn't say by itself what to do about it.
-#[derive(Debug)]
-struct Explained {
-    what: &'static str,
-    source: sqlx::Error,
-}
-
-impl fmt::Display for Explained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.source)
-    }
-}
-
-impl Error for Explained {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.source)
-    }
-}

@@ -3,12 +3,12 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use sqlx::MySqlPool;
 
-use super::{dialect::Dialect, schema::TRANSACTIONS, statement::found, upkeep::UpkeepSql};
+use super::{dialect::Dialect, schema::TRANSACTIONS, upkeep::UpkeepSql};
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
         Claim, Record, Reservation, Store, StoreKind, TableName, Terms,
-        sql::{Found, transactions::Transactions},
+        sql::transactions::Transactions,
     },
 };
 
@@ -123,15 +123,6 @@ impl TransactionStore {
     fn dialect(&self) -> &Dialect {
         self.transactions.dialect()
     }
-
-    /// The record of a key, expired or not.
-    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
-        let Dialect { database, sql } = self.dialect();
-        let rows = database
-            .fetch(|| sql.read.query().bind(&key.as_bytes()[..]))
-            .await?;
-        found(rows.first())
-    }
 }
 
 #[async_trait]
@@ -169,12 +160,12 @@ impl Store for TransactionStore {
 
     /// A run shows here once it is completed, until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.read(key).await?.record()
+        self.transactions.read(key).await?.record()
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
         // A key that just runs has no record yet, and its lock isn't waited for.
-        if self.read(key).await?.live().is_none() {
+        if self.transactions.read(key).await?.live().is_none() {
             return Ok(false);
         }
         let Dialect { database, sql } = self.dialect();

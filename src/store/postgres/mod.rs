@@ -1,1 +1,16 @@
 //! Postgres through sqlx and the user's own pool.
+
+mod database;
+mod dialect;
+mod error;
+mod hex;
+mod lease;
+mod lease_sql;
+mod opening;
+mod schema;
+mod statement;
+mod transaction;
+mod transaction_sql;
+mod upkeep;
+
+pub use self::{lease::LeaseStore, transaction::TransactionStore};

@@ -22,12 +22,13 @@ pub(crate) async fn rollback<DB: Database>(connection: &mut DB::Connection) -> R
     DB::TransactionManager::rollback(connection).await
 }
 
+/// Leaves a rollback to the connection's next use, or to its way back into the pool, and counts it now. Where a statement of ours has
+/// ended the transaction already, it finds nothing.
+pub(crate) fn start_rollback<DB: Database>(connection: &mut DB::Connection) {
+    DB::TransactionManager::start_rollback(connection);
+}
+
 /// How many transactions sqlx believes to be open, nested ones included.
 pub(crate) fn depth<DB: Database>(connection: &DB::Connection) -> usize {
     DB::TransactionManager::get_transaction_depth(connection)
-}
-
-/// Tells sqlx that a statement of ours has ended the transaction: it will send a rollback that finds nothing.
-pub(crate) fn set_ended<DB: Database>(connection: &mut DB::Connection) {
-    DB::TransactionManager::start_rollback(connection);
 }

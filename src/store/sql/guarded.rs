@@ -3,7 +3,7 @@ use std::time::Duration;
 use sqlx::{Database, pool::PoolConnection};
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit, time::timeout};
 
-use super::Entry;
+use super::{ANSWER_LIMIT, Entry};
 use crate::Fingerprint;
 
 /// An open transaction. Unless it is ended in order its connection is closed, never pooled: the server then rolls back.
@@ -17,23 +17,40 @@ struct Open<DB: Database> {
 }
 
 /// What is given back only after the transaction has ended.
-#[derive(Default)]
 pub(crate) struct Kept {
     /// The key's place in the registry.
     pub(crate) entry: Option<Entry>,
     /// The turn among this process's writers, for a database that has one writer at a time.
     #[allow(dead_code, reason = "held, never looked at")]
     pub(crate) turn: Option<OwnedSemaphorePermit>,
+    /// How long the database may take to end the transaction.
+    answer_limit: Duration,
 }
 
 impl Kept {
-    pub(crate) fn of(entry: Entry) -> Self {
+    /// Of a run, which the database needn't outlast by much: one that doesn't answer has been lost on the way, and holds a
+    /// connection of the pool.
+    pub(crate) fn of(entry: Entry, run_limit: Duration) -> Self {
         Self {
             entry: Some(entry),
-            turn: None,
+            answer_limit: run_limit.clamp(SHORTEST_ANSWER_LIMIT, ANSWER_LIMIT),
+            ..Self::default()
         }
     }
 }
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            entry: None,
+            turn: None,
+            answer_limit: ANSWER_LIMIT,
+        }
+    }
+}
+
+/// However short a run may be.
+const SHORTEST_ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 impl<DB: Database> Guarded<DB> {
     pub(crate) fn new(connection: PoolConnection<DB>, kept: Kept) -> Self {
@@ -47,6 +64,12 @@ impl<DB: Database> Guarded<DB> {
     /// The connection, unless it was taken away.
     pub(crate) fn connection(&mut self) -> Option<&mut DB::Connection> {
         self.0.as_mut().map(|open| &mut *open.connection)
+    }
+
+    /// How long the database may take to end the transaction.
+    pub(crate) fn answer_limit(&self) -> Duration {
+        let kept = self.0.as_ref().map(|open| &open.kept);
+        kept.map_or(ANSWER_LIMIT, |kept| kept.answer_limit)
     }
 
     /// The reservation got its claim: duplicates needn't wait any more.

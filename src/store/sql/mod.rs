@@ -2,9 +2,11 @@
 
 mod control;
 mod decide;
+mod driver_error;
 mod fences;
 mod guarded;
 pub(crate) mod leases;
+mod limit;
 mod micros;
 mod registry;
 mod report;
@@ -21,10 +23,12 @@ pub(crate) use self::retry::{Attempts, retry};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
-    control::{begin, commit, depth, rollback, set_ended},
+    control::{begin, commit, depth, rollback, start_rollback},
     decide::{ASK_AGAIN, Decision, decide},
+    driver_error::{explained, unanswered},
     fences::Fences,
     guarded::{Guarded, Kept},
+    limit::{ANSWER_LIMIT, bounded},
     micros::{from_micros, to_micros},
     registry::{Busy, Entry, Registry},
     report::{report_unknown_not_written, report_unused},

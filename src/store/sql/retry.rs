@@ -3,10 +3,10 @@ use std::time::Duration;
 use sqlx::Error;
 use tokio::time::sleep;
 
-use crate::store::Nonce;
+use crate::jitter;
 
 /// Runs a statement (or a transaction) that may lose against another one, again if it did: the database has undone it, and the
-/// other is through by the time the pause is over. The last attempt's error is the caller's.
+/// other is through by the time the pause is over, which is random, or those who met would meet again. The last attempt's error is the caller's.
 pub(crate) async fn retry<T, F>(
     is_conflict: impl Fn(&Error) -> bool,
     attempt: impl Fn() -> F,
@@ -49,16 +49,10 @@ impl Attempts {
         if self.left == 0 {
             return false;
         }
-        sleep(at_random_below(self.longest)).await;
+        sleep(jitter::within(Duration::ZERO..=self.longest)).await;
         self.longest = (self.longest * 2).min(LONGEST_PAUSE);
         true
     }
-}
-
-/// Those who met once must not meet again.
-fn at_random_below(longest: Duration) -> Duration {
-    let [byte, ..] = *Nonce::random().as_bytes();
-    longest * u32::from(byte) / 256
 }
 
 /// About a second and a half in all, on average half of that.

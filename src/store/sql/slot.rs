@@ -47,7 +47,9 @@ impl End {
     /// How a settling call ended that failed like this.
     pub(crate) fn after(error: &StoreError) -> Self {
         match error.kind() {
-            StoreErrorKind::RolledBack | StoreErrorKind::LostClaim => Self::RolledBack,
+            StoreErrorKind::RolledBack | StoreErrorKind::Conflict | StoreErrorKind::LostClaim => {
+                Self::RolledBack
+            }
             StoreErrorKind::Misused => Self::Misused,
             StoreErrorKind::OutcomeUnknown
             | StoreErrorKind::Full

@@ -1,6 +1,7 @@
-use std::{error::Error, fmt};
-
-use crate::{StoreError, StoreErrorKind};
+use crate::{
+    StoreError, StoreErrorKind,
+    store::sql::{explained, unanswered},
+};
 
 const SQLITE_ERROR: i32 = 1;
 const SQLITE_BUSY: i32 = 5;
@@ -12,32 +13,17 @@ const SQLITE_CONSTRAINT: i32 = 19;
 
 /// What became of one of our own statements.
 pub(super) fn failed(error: sqlx::Error) -> StoreError {
-    let kind = match code(&error) {
-        Some(SQLITE_BUSY | SQLITE_LOCKED | SQLITE_IOERR | SQLITE_CANTOPEN) => {
-            StoreErrorKind::Unavailable
-        }
-        Some(SQLITE_FULL) => StoreErrorKind::Full,
+    let Some(code) = code(&error) else {
+        return unanswered(error);
+    };
+    let kind = match code {
+        SQLITE_BUSY | SQLITE_LOCKED | SQLITE_IOERR | SQLITE_CANTOPEN => StoreErrorKind::Unavailable,
+        SQLITE_FULL => StoreErrorKind::Full,
         // Our statements are constants: what doesn't compile lacks its table.
-        Some(SQLITE_ERROR) => {
-            return StoreError::new(StoreErrorKind::Other, NotMigrated(error));
-        }
-        Some(_) => StoreErrorKind::Other,
-        None if is_unreachable(&error) => StoreErrorKind::Unavailable,
-        None => StoreErrorKind::Other,
+        SQLITE_ERROR => return explained(NOT_MIGRATED, error),
+        _ => StoreErrorKind::Other,
     };
     StoreError::new(kind, error)
-}
-
-/// There was no database to ask, as far as sqlx itself could tell.
-fn is_unreachable(error: &sqlx::Error) -> bool {
-    matches!(
-        error,
-        sqlx::Error::Io(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::BeginFailed
-    )
 }
 
 /// Another connection holds a lock, and went on holding it for the whole busy timeout.
@@ -61,21 +47,4 @@ fn code(error: &sqlx::Error) -> Option<i32> {
     Some(extended & 0xff)
 }
 
-#[derive(Debug)]
-struct NotMigrated(sqlx::Error);
-
-impl fmt::Display for NotMigrated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the store's table is missing or was altered, run its `migrate()`: {}",
-            self.0
-        )
-    }
-}
-
-impl Error for NotMigrated {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.0)
-    }
-}
+const NOT_MIGRATED: &str = "the store's table is missing or was altered, run its `migrate()`";

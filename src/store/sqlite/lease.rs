@@ -81,6 +81,20 @@ impl LeaseStore {
     pub async fn migrate(&self) -> Result<(), StoreError> {
         schema::migrate(&self.pool, &SCHEMA).await
     }
+
+    /// Fails unless the store's table is there and of this release's version: for an application that migrates by other means,
+    /// and wants to hear of it when it starts.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads.
+    ///
+    /// # Errors
+    ///
+    /// If the table is missing or was made by a later release, if SQLite is older than 3.37, or if the database fails.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        schema::check(&self.pool, &SCHEMA).await
+    }
 }
 
 #[async_trait]

@@ -37,6 +37,22 @@ pub(super) async fn migrate(pool: &SqlitePool, schema: &Schema) -> Result<(), St
     transaction.commit().await.map_err(failed)
 }
 
+/// Fails unless the table is there, and writes nothing.
+pub(super) async fn check(pool: &SqlitePool, schema: &Schema) -> Result<(), StoreError> {
+    let mut connection = pool.acquire().await.map_err(failed)?;
+    check_sqlite(&mut connection).await?;
+    if is_there(&mut connection, schema).await? {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Other,
+        format!(
+            "the table of `{}` is missing: run the store's `migrate()`, or the SQL that is shipped with it",
+            schema.name
+        ),
+    ))
+}
+
 /// Whether the table is there. One of another version is refused.
 async fn is_there(connection: &mut SqliteConnection, schema: &Schema) -> Result<bool, StoreError> {
     match version(connection, schema).await? {

@@ -90,6 +90,20 @@ impl TransactionStore {
         schema::migrate(self.pool(), &SCHEMA).await
     }
 
+    /// Fails unless the store's table is there and of this release's version: for an application that migrates by other means,
+    /// and wants to hear of it when it starts.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads.
+    ///
+    /// # Errors
+    ///
+    /// If the table is missing or was made by a later release, if SQLite is older than 3.37, or if the database fails.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        schema::check(self.pool(), &SCHEMA).await
+    }
+
     fn pool(&self) -> &SqlitePool {
         &self.0.dialect().pool
     }
@@ -130,12 +144,12 @@ impl Store for TransactionStore {
 
     /// A run shows here once it is completed, until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        read(self.pool(), key).await?.record()
+        self.0.read(key).await?.record()
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
         // An absent record isn't worth a wait for the writer.
-        if read(self.pool(), key).await?.stored.is_none() {
+        if self.0.read(key).await?.stored.is_none() {
             return Ok(false);
         }
         let _turn = self.0.dialect().turn().await?;
@@ -214,9 +228,11 @@ impl Dialect {
 impl TransactionDialect for Dialect {
     type Database = Sqlite;
 
-    async fn peek(&self, key: &RecordKey) -> Result<Option<Found>, StoreError> {
-        // A replay needn't wait for the writer.
-        read(&self.pool, key).await.map(Some)
+    /// A replay needn't wait for the writer.
+    const READS_FIRST: bool = true;
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        read(&self.pool, key).await
     }
 
     async fn open(

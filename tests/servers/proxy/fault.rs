@@ -16,6 +16,9 @@ pub enum Fault {
     CutBefore,
     /// The server executes it and answers; the answer is lost, and the connection cut.
     CutAfter,
+    /// The client's side is cut. The server doesn't learn of that, and executes it once it is let go
+    /// ([`Proxy::resume`](super::Proxy::resume)); that is the second strike, and then its side is cut.
+    CutClient,
     /// The server executes it and answers; the answer waits in the proxy ([`Proxy::resume`](super::Proxy::resume)).
     SwallowReply,
     /// It waits in the proxy ([`Proxy::resume`](super::Proxy::resume)).

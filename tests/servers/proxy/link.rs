@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, BufReader, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     sync::Arc,
 };
 
@@ -135,6 +135,17 @@ impl Link {
             Fault::CutAfter => {
                 self.execute(request, server)?;
                 // Counted before the client can know of it.
+                struck();
+                self.shared.cut(self.number);
+                Err(cut())
+            }
+            Fault::CutClient => {
+                self.hold(|| {
+                    struck();
+                    // It may have gone by itself.
+                    client.shutdown(Shutdown::Both).unwrap_or_default();
+                })?;
+                self.execute(request, server)?;
                 struck();
                 self.shared.cut(self.number);
                 Err(cut())

@@ -3,7 +3,7 @@
 //! It understands just enough of the protocols of Postgres and MySQL, without TLS. It has threads of its own, so that it
 //! works whatever the tests' runtimes do.
 //!
-//! ```ignore
+//! ```text
 //! let proxy = Proxy::start(&postgres.database().await);
 //! let pool = PgPool::connect(proxy.url()).await?;
 //! let lost = proxy.inject(Fault::CutAfter.on("COMMIT"));

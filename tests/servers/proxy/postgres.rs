@@ -11,6 +11,8 @@ use super::protocol::{Answer, Protocol, Reply, Request, malformed};
 /// Its kind and its length.
 const SYNC_ALONE: usize = 5;
 const VERSION_3: [u8; 4] = [0, 3, 0, 0];
+/// Instead of a version, on a connection of its own.
+const CANCEL: [u8; 4] = [4, 210, 22, 46];
 
 #[derive(Debug, Default)]
 pub struct Postgres(Mutex<Client>);
@@ -88,7 +90,10 @@ impl Client {
 fn read_start(client: &mut dyn Read) -> io::Result<Request> {
     let mut bytes = Vec::new();
     let body = read_body(client, &mut bytes)?;
-    if !body.starts_with(&VERSION_3) {
+    if ![VERSION_3, CANCEL]
+        .iter()
+        .any(|start| body.starts_with(start))
+    {
         return Err(malformed("not a start without TLS"));
     }
     Ok(Request {

@@ -1,4 +1,4 @@
-use std::{fmt, future::ready};
+use std::fmt;
 
 use sqlx::Database;
 
@@ -14,13 +14,11 @@ use crate::{
 pub(crate) trait TransactionDialect: Clone + fmt::Debug + Send + Sync + 'static {
     type Database: Database;
 
-    /// The record, read without a lock. None where reading it under the key's lock costs no more.
-    fn peek(
-        &self,
-        _key: &RecordKey,
-    ) -> impl Future<Output = Result<Option<Found>, StoreError>> + Send {
-        ready(Ok(None))
-    }
+    /// Whether the record is read before a transaction is opened, for which others may have to wait.
+    const READS_FIRST: bool = false;
+
+    /// The record of a key, read without its lock.
+    fn read(&self, key: &RecordKey) -> impl Future<Output = Result<Found, StoreError>> + Send;
 
     /// Opens a transaction that holds the key's lock, and the [`SAVEPOINT`], if no live record is there.
     fn open(

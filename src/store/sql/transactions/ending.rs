@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use sqlx::Database;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use sqlx::Executor;
 use tokio::time::timeout;
 
 use super::{NotCommitted, TransactionDialect};
@@ -30,11 +32,12 @@ pub(super) async fn commit<D: TransactionDialect>(
     response: &SavedResponse,
     retention: Duration,
 ) -> Result<(), Failure> {
+    let limit = transaction.answer_limit();
     let Some(connection) = transaction.connection() else {
         return Err(Failure::Store(StoreErrorKind::RolledBack.into()));
     };
     let committing = dialect.commit(connection, claim, response, retention);
-    match timeout(ANSWER_LIMIT, committing).await {
+    match timeout(limit, committing).await {
         Ok(Ok(())) => {
             transaction.pool();
             Ok(())
@@ -55,11 +58,12 @@ pub(super) async fn roll_back<D: TransactionDialect>(
     claim: &Claim,
     interrupted: bool,
 ) -> Result<(), Failure> {
+    let limit = transaction.answer_limit();
     let Some(connection) = transaction.connection() else {
         return Ok(());
     };
     // "Released, but the effect happened" must not be: a handler may have committed, and failed after that.
-    match timeout(ANSWER_LIMIT, dialect.undo(connection, claim)).await {
+    match timeout(limit, dialect.undo(connection, claim)).await {
         Ok(Ok(())) if !interrupted => {
             end(transaction).await;
             Ok(())
@@ -90,7 +94,11 @@ async fn not_committed<DB: Database>(transaction: Guarded<DB>, reason: NotCommit
             end(transaction).await;
             StoreErrorKind::LostClaim.into()
         }
-        NotCommitted::Conflict(error) | NotCommitted::Failed(error) => {
+        NotCommitted::Conflict(error) => {
+            end(transaction).await;
+            StoreError::new(StoreErrorKind::Conflict, error)
+        }
+        NotCommitted::Failed(error) => {
             end(transaction).await;
             StoreError::new(StoreErrorKind::RolledBack, error)
         }
@@ -100,10 +108,11 @@ async fn not_committed<DB: Database>(transaction: Guarded<DB>, reason: NotCommit
 
 /// Rolls back what was only read, or what is known to be open. A connection that can't is closed.
 pub(crate) async fn end<DB: Database>(mut transaction: Guarded<DB>) {
+    let limit = transaction.answer_limit();
     let Some(connection) = transaction.connection() else {
         return;
     };
-    let rolled_back = timeout(ANSWER_LIMIT, rollback::<DB>(connection)).await;
+    let rolled_back = timeout(limit, rollback::<DB>(connection)).await;
     if matches!(rolled_back, Ok(Ok(()))) && depth::<DB>(connection) == 0 {
         transaction.pool();
     } else {
@@ -111,5 +120,20 @@ pub(crate) async fn end<DB: Database>(mut transaction: Guarded<DB>) {
     }
 }
 
-/// A database that has not answered by then is given up: its connection is closed.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// The same, while sqlx doesn't count the transaction.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) async fn end_uncounted<DB: Database>(mut transaction: Guarded<DB>)
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let limit = transaction.answer_limit();
+    let Some(connection) = transaction.connection() else {
+        return;
+    };
+    let rolled_back = timeout(limit, sqlx::raw_sql("ROLLBACK").execute(connection)).await;
+    if matches!(rolled_back, Ok(Ok(_))) {
+        transaction.pool();
+    } else {
+        drop(transaction.close().await);
+    }
+}

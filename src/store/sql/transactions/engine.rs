@@ -41,20 +41,27 @@ impl<D: TransactionDialect> Transactions<D> {
         &mut self.dialect
     }
 
+    /// The record of a key, expired or not.
+    pub(crate) async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        self.dialect.read(key).await
+    }
+
     pub(crate) async fn reserve(
         &self,
         key: &RecordKey,
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Reservation, StoreError> {
+        let mut reads_first = D::READS_FIRST;
         loop {
             let busy = match self.registry.look(key) {
                 Some(busy) => busy,
                 None => {
-                    if let Some(found) = self.dialect.peek(key).await?
-                        && let Some(answer) = found.answer(fingerprint)?
-                    {
-                        return Ok(answer);
+                    if reads_first {
+                        let found = self.dialect.read(key).await?;
+                        if let Some(answer) = found.answer(fingerprint)? {
+                            return Ok(answer);
+                        }
                     }
                     match self.registry.enter(key) {
                         Ok(entry) => return self.claim(entry, key, fingerprint, terms).await,
@@ -69,7 +76,11 @@ impl<D: TransactionDialect> Transactions<D> {
                     });
                 }
                 Busy::Running(running) => return Ok(Reservation::Mismatch(running)),
-                Busy::Reserving(wait) => wait.ended().await,
+                Busy::Reserving(wait) => {
+                    wait.ended().await;
+                    // Duplicates of a key that is done come all at once, and needn't queue for a transaction each.
+                    reads_first = true;
+                }
             }
         }
     }
@@ -81,7 +92,7 @@ impl<D: TransactionDialect> Transactions<D> {
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Reservation, StoreError> {
-        let kept = Kept::of(entry);
+        let kept = Kept::of(entry, terms.run_limit());
         match self.dialect.open(kept, key, fingerprint, terms).await? {
             Opened::Free(transaction, found) => {
                 transaction.set_running(*fingerprint);

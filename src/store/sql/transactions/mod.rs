@@ -4,6 +4,8 @@ mod dialect;
 mod ending;
 mod engine;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::ending::end_uncounted;
 pub(crate) use self::{
     dialect::{
         NESTED, NotCommitted, Opened, RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT, SAVEPOINT,

@@ -1,6 +1,7 @@
 -- The keys are not unique here on purpose: a second charge under one key would show.
 CREATE TABLE IF NOT EXISTS charges (
-    id              TEXT    NOT NULL PRIMARY KEY,
+    number          INTEGER NOT NULL PRIMARY KEY,
+    id              TEXT    NOT NULL UNIQUE,
     idempotency_key TEXT    NOT NULL,
     account         TEXT    NOT NULL,
     amount          INTEGER NOT NULL,

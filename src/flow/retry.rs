@@ -1,0 +1,135 @@
+use std::{future::poll_fn, sync::Arc, time::Duration};
+
+use http::{Request, Response};
+use http_body::Body;
+use tokio::time::{sleep, timeout};
+use tower_service::Service;
+
+use super::{
+    Guard,
+    run::Run,
+    subject::Subject,
+    wait::{Start, claim},
+};
+use crate::{
+    RejectionKind, RequestBody, ResponseBody, drain::DrainToken, event, jitter, store::Nonce,
+};
+
+/// What the caller gets.
+pub(super) type Answer<R, E> = Result<Response<ResponseBody<R>>, E>;
+
+/// The end of a run whose transaction lost against another one. Nothing of it is left.
+pub(super) struct Conflict<E> {
+    guard: Arc<Guard>,
+    /// The wrapped service's own error, if that was its answer.
+    error: Option<E>,
+    /// There is more to come, whatever the run counted for.
+    _counted: DrainToken,
+}
+
+impl<E> Conflict<E> {
+    pub(super) fn new(guard: &Arc<Guard>, error: Option<E>) -> Self {
+        Self {
+            guard: Arc::clone(guard),
+            error,
+            _counted: guard.settings.drain.token(),
+        }
+    }
+
+    /// What the caller gets if the handler doesn't run again.
+    fn answer<R>(self) -> Answer<R, E> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.guard.refuse(RejectionKind::NotCommitted)),
+        }
+    }
+}
+
+/// The answer of a run, or of the last one, if its transaction loses against another one and may be repeated.
+pub(super) async fn answer<S, B, R>(
+    run: Run,
+    ready: S,
+    request: Request<RequestBody<B>>,
+    retries: Option<Box<Retries<S>>>,
+) -> Answer<R, S::Error>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
+    R: Body,
+{
+    match (run.answer(ready, request).await, retries) {
+        (Ok(answer), _) => answer,
+        (Err(conflict), None) => conflict.answer(),
+        (Err(conflict), Some(retries)) => Box::pin(retries.answer(conflict)).await,
+    }
+}
+
+/// What it takes to run a handler again.
+pub(super) struct Retries<S> {
+    guard: Arc<Guard>,
+    subject: Subject,
+    unready: S,
+}
+
+impl<S> Retries<S> {
+    /// None, if a handler runs once.
+    pub(super) fn of(guard: &Arc<Guard>, subject: &Subject, ready: &S) -> Option<Box<Self>>
+    where
+        S: Clone,
+    {
+        (guard.settings.transaction_retries > 0).then(|| {
+            Box::new(Self {
+                guard: Arc::clone(guard),
+                subject: subject.clone(),
+                // A clone isn't ready, and so has no permit.
+                unready: ready.clone(),
+            })
+        })
+    }
+
+    /// Reserves the key anew and runs the handler again, until its transaction doesn't lose or the last retry did.
+    async fn answer<B, R>(self: Box<Self>, mut conflict: Conflict<S::Error>) -> Answer<R, S::Error>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
+        R: Body,
+    {
+        let Self {
+            guard,
+            subject,
+            unready,
+        } = *self;
+        for retry in 1..=guard.settings.transaction_retries {
+            event::run_again(&subject.record_key, retry);
+            sleep(pause_before(retry)).await;
+            let mut subject = Box::new(subject.clone());
+            subject.nonce = Nonce::random();
+            // Readied before the key is reserved, as for every run.
+            let mut service = unready.clone();
+            let ready = poll_fn(|cx| service.poll_ready(cx));
+            let Ok(ready) = timeout(guard.settings.run_limit, ready).await else {
+                break;
+            };
+            ready?;
+            let (ready, claimed) = match claim(&guard, &subject, service).await? {
+                Start::Run(ready, claimed) => (ready, claimed),
+                Start::Tell(told) => return Ok(guard.tell(told)),
+            };
+            let (run, request) = Run::new(&guard, claimed, subject, None);
+            drop(conflict);
+            match run.answer(ready, request).await {
+                Ok(answer) => return answer,
+                Err(again) => conflict = again,
+            }
+        }
+        conflict.answer()
+    }
+}
+
+/// Long enough for the other transaction to end, and random, or those who lost against each other would meet again.
+fn pause_before(retry: u32) -> Duration {
+    let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(retry - 1));
+    let longest = doubled.min(LONGEST_PAUSE);
+    jitter::within(longest / 2..=longest)
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -1,0 +1,123 @@
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, PgConnection, PgPool, Postgres, pool::PoolConnection,
+    postgres::PgRow,
+};
+
+use super::{
+    error::{failed, is_answer, is_conflict},
+    statement::{Argument, Statement},
+};
+use crate::{
+    StoreError,
+    store::sql::{Guarded, Kept, begin, bounded, commit, retry, rollback},
+};
+
+/// The application's pool, and how statements are sent through it.
+#[derive(Clone, Debug)]
+pub(super) struct Database {
+    pool: PgPool,
+    has_cache: bool,
+}
+
+impl Database {
+    /// A pool without a statement cache may lead through a transaction pooler. sqlx sends an unnamed statement and its arguments in two
+    /// steps, and such a pooler may change the server in between: outside of a transaction, arguments then go into the text.
+    pub(super) fn new(pool: PgPool) -> Self {
+        let url = pool.connect_options().to_url_lossy();
+        let has_cache = !url
+            .query_pairs()
+            .any(|(name, value)| name == "statement-cache-capacity" && value == "0");
+        Self { pool, has_cache }
+    }
+
+    pub(super) async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        self.pool.acquire().await
+    }
+
+    /// Runs a statement in a transaction of its own, again if it lost against another.
+    pub(super) async fn run(
+        &self,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let run = || self.run_once(statement, arguments);
+        retry(is_conflict, run).await.map_err(failed)
+    }
+
+    async fn run_once(
+        &self,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut guarded = Guarded::<Postgres>::new(self.acquire().await?, Kept::default());
+        let Some(connection) = guarded.connection() else {
+            return Err(sqlx::Error::PoolClosed);
+        };
+        let answer = if self.has_cache {
+            bounded(statement.prepared(arguments).fetch_all(connection)).await
+        } else if let Some(text) = statement.spelled(arguments) {
+            bounded(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection)).await
+        } else {
+            bounded(in_transaction(connection, statement, arguments)).await
+        };
+        match &answer {
+            Err(error) if !is_answer(error) => drop(guarded.close().await),
+            Ok(_) | Err(_) => guarded.pool(),
+        }
+        answer
+    }
+
+    /// Tells whether the server answers.
+    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        let ping = Statement::fixed("SELECT 1");
+        self.run(&ping, &[]).await.map(drop)
+    }
+
+    /// Runs a statement in the transaction that is open on this connection.
+    pub(super) async fn run_on(
+        &self,
+        connection: &mut PgConnection,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        if self.has_cache {
+            statement.prepared(arguments).fetch_all(connection).await
+        } else if let Some(text) = statement.spelled(arguments) {
+            sqlx::raw_sql(AssertSqlSafe(text))
+                .fetch_all(connection)
+                .await
+        } else {
+            statement.unnamed(arguments).fetch_all(connection).await
+        }
+    }
+}
+
+/// Runs several statements in one round trip, as they are written, and gives the rows of all of them.
+///
+/// They must be made of constants, numbers and hexadecimal digits.
+pub(super) async fn script(
+    connection: &mut PgConnection,
+    statements: String,
+) -> Result<Vec<PgRow>, StoreError> {
+    let rows = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(connection);
+    bounded(rows).await.map_err(failed)
+}
+
+async fn in_transaction(
+    connection: &mut PgConnection,
+    statement: &Statement,
+    arguments: &[Argument<'_>],
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    begin::<Postgres>(connection, "BEGIN").await?;
+    let rows = statement
+        .unnamed(arguments)
+        .fetch_all(&mut *connection)
+        .await;
+    match rows {
+        Ok(rows) => commit::<Postgres>(connection).await.map(|()| rows),
+        Err(error) => {
+            rollback::<Postgres>(connection).await?;
+            Err(error)
+        }
+    }
+}

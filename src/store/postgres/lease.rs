@@ -1,0 +1,285 @@
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use sqlx::{PgPool, Row, postgres::PgRow};
+
+use super::{
+    database::Database,
+    error::failed,
+    lease_sql::LeaseSql,
+    schema::Schema,
+    statement::{Argument, Statement, bytes},
+    upkeep,
+};
+use crate::{
+    Fingerprint, RecordKey, SavedResponse, StoreError,
+    store::{
+        Claim, Record, Reservation, Store, StoreKind, TableName, Terms,
+        sql::{
+            Columns, Found, Stored,
+            leases::{self, LeaseDialect, Looked, Settled},
+        },
+    },
+};
+
+/// A lease store in a Postgres database.
+#[derive(Clone, Debug)]
+pub struct LeaseStore {
+    database: Database,
+    table: TableName,
+    sql: Arc<LeaseSql>,
+}
+
+impl LeaseStore {
+    /// A store in the pool's database. The table must be there: see [`migrate`](Self::migrate).
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        let table = TableName::of(SCHEMA.default_table);
+        Self {
+            database: Database::new(pool),
+            sql: Arc::new(LeaseSql::new(&table)),
+            table,
+        }
+    }
+
+    /// Keeps the records in this table instead of `tower_idempotency_leases`.
+    #[must_use]
+    pub fn with_table(mut self, table: TableName) -> Self {
+        self.sql = Arc::new(LeaseSql::new(&table));
+        self.table = table;
+        self
+    }
+
+    /// Creates the store's table and its index if they aren't there, in one transaction, and [checks](Self::check) them.
+    ///
+    /// The same SQL is shipped as `src/store/postgres/lease.sql`. Several processes may call this at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call has made the table, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// What [`check`](Self::check) finds, or if the database fails. The user needs the privilege to create tables in the schema.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        SCHEMA.migrate(&self.database, &self.table).await
+    }
+
+    /// Looks whether the table is as this release needs it, for those who make it by a tool of their own.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads.
+    ///
+    /// # Errors
+    ///
+    /// If the table is missing, of another version, or lacks something: the message tells what.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        SCHEMA.check(&self.database, &self.table).await
+    }
+
+    async fn wrote(
+        &self,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<bool, StoreError> {
+        let rows = self.database.run(statement, arguments).await?;
+        Ok(!rows.is_empty())
+    }
+}
+
+#[async_trait]
+impl Store for LeaseStore {
+    async fn reserve(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Reservation, StoreError> {
+        leases::reserve(self, key, fingerprint, terms).await
+    }
+
+    async fn renew(&self, claim: &Claim, lease: Duration) -> Result<(), StoreError> {
+        leases::renew(self, claim, lease).await
+    }
+
+    async fn complete(
+        &self,
+        claim: &Claim,
+        response: &SavedResponse,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        leases::settle(self, claim, Settled::Completed(response), retention).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
+        leases::release(self, claim).await
+    }
+
+    async fn abandon(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
+        leases::settle(self, claim, Settled::Abandoned, retention).await
+    }
+
+    async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        self.read(key).await?.record()
+    }
+
+    async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
+        self.wrote(&self.sql.forget, &[key.into()]).await
+    }
+
+    async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
+        upkeep::purge(&self.database, &self.sql.purge, limit).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.database.ping().await
+    }
+
+    fn kind(&self) -> StoreKind {
+        StoreKind::Lease
+    }
+}
+
+impl LeaseDialect for LeaseStore {
+    async fn claim_or_read(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+    ) -> Result<Looked, StoreError> {
+        let nonce = terms.nonce();
+        let arguments = [
+            key.into(),
+            Argument::tag(fingerprint),
+            Argument::digest(fingerprint),
+            Argument::nonce(&nonce),
+            terms.lease().into(),
+            terms.retention().into(),
+        ];
+        let rows = self
+            .database
+            .run(&self.sql.claim_or_read, &arguments)
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(Looked::LookAgain);
+        };
+        let columns = columns(row).map_err(failed)?;
+        // Of a new claim there is nothing but its fence.
+        match columns {
+            (_, None, _, _, _, Some(fence), ..) => Ok(Looked::Claimed(Claim::new(
+                *key,
+                *fingerprint,
+                nonce,
+                1,
+                u64::try_from(fence).unwrap_or(0),
+            ))),
+            columns => Found::read(columns).map(Looked::Found),
+        }
+    }
+
+    async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
+        let rows = self.database.run(&self.sql.read, &[key.into()]).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+        Found::read(row.and_then(columns).map_err(failed)?)
+    }
+
+    async fn claim_over(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+        terms: &Terms,
+        over: Option<&Stored>,
+        attempt: u32,
+    ) -> Result<Option<Claim>, StoreError> {
+        let nonce = terms.nonce();
+        let arguments = [
+            key.into(),
+            Argument::tag(fingerprint),
+            Argument::digest(fingerprint),
+            Argument::nonce(&nonce),
+            i64::from(attempt).into(),
+            Argument::Bytes(over.map(|stored| &stored.nonce.as_bytes()[..])),
+            Argument::Number(over.map(|stored| stored.state as i64)),
+            terms.lease().into(),
+            terms.retention().into(),
+        ];
+        let claimed = self.database.run(&self.sql.claim_over, &arguments).await?;
+        let Some(row) = claimed.first() else {
+            return Ok(None);
+        };
+        let fence: i64 = row.try_get(0).map_err(failed)?;
+        let fence = u64::try_from(fence).unwrap_or(0);
+        Ok(Some(Claim::new(*key, *fingerprint, nonce, attempt, fence)))
+    }
+
+    async fn renew_row(&self, claim: &Claim, lease: Duration) -> Result<bool, StoreError> {
+        let nonce = claim.nonce();
+        let arguments = [claim.key().into(), Argument::nonce(&nonce), lease.into()];
+        self.wrote(&self.sql.renew, &arguments).await
+    }
+
+    async fn settle_row(
+        &self,
+        claim: &Claim,
+        settled: Settled<'_>,
+        retention: Duration,
+    ) -> Result<bool, StoreError> {
+        let is_completed = matches!(settled, Settled::Completed(_));
+        let (nonce, response) = (claim.nonce(), settled.encoded());
+        let arguments = [
+            claim.key().into(),
+            Argument::tag(claim.fingerprint()),
+            Argument::digest(claim.fingerprint()),
+            Argument::nonce(&nonce),
+            i64::from(claim.attempt()).into(),
+            Argument::fence(claim),
+            (settled.state() as i64).into(),
+            retention.into(),
+            Argument::Response(response.as_deref()),
+            i64::from(is_completed).into(),
+        ];
+        self.wrote(&self.sql.settle, &arguments).await
+    }
+
+    async fn release_row(&self, claim: &Claim) -> Result<bool, StoreError> {
+        let nonce = claim.nonce();
+        let arguments = [claim.key().into(), Argument::nonce(&nonce)];
+        self.wrote(&self.sql.release, &arguments).await
+    }
+}
+
+/// A row of the table as it is read, behind the clock.
+fn columns(row: &PgRow) -> Result<Columns, sqlx::Error> {
+    Ok((
+        row.try_get(0)?,
+        row.try_get(1)?,
+        bytes(row, 2)?,
+        bytes(row, 3)?,
+        row.try_get(4)?,
+        row.try_get(5)?,
+        row.try_get(6)?,
+        row.try_get(7)?,
+        row.try_get(8)?,
+        bytes(row, 9)?,
+    ))
+}
+
+const SCHEMA: Schema = Schema {
+    kind: "leases",
+    default_table: "tower_idempotency_leases",
+    script: include_str!("lease.sql"),
+    file: "src/store/postgres/lease.sql",
+    columns: &[
+        ("record_key", "bytea", true),
+        ("fence", "bigint", true),
+        ("lease_end", "bigint", true),
+        ("expires", "bigint", true),
+        ("fingerprint_tag", "integer", true),
+        ("attempt", "integer", true),
+        ("state", "smallint", true),
+        ("fingerprint", "bytea", true),
+        ("nonce", "bytea", true),
+        ("response", "bytea", false),
+    ],
+};

@@ -1,0 +1,138 @@
+//! The statements of the transaction store. None binds a time: the database's clock is in the text, and only durations are bound.
+
+use super::{hex, statement::Statement, upkeep};
+use crate::{
+    RecordKey,
+    store::{Nonce, TableName, Terms, sql::transactions::SAVEPOINT},
+};
+
+/// The statements, for one table.
+#[derive(Debug)]
+pub(super) struct TransactionSql {
+    pub(super) read: Statement,
+    pub(super) look: Statement,
+    pub(super) save: Statement,
+    pub(super) save_unknown: Statement,
+    pub(super) forget: Statement,
+    pub(super) purge: Statement,
+}
+
+impl TransactionSql {
+    pub(super) fn new(table: &TableName) -> Self {
+        let statement = |template: &str| Statement::new(template, table);
+        Self {
+            read: statement(&READ.replace("{settings}", "")),
+            look: statement(&READ.replace("{settings}", SETTINGS)),
+            save: statement(&SAVE.replace("{condition}", IS_OURS)),
+            save_unknown: statement(&SAVE.replace("{condition}", "")),
+            forget: statement(FORGET),
+            purge: statement(upkeep::PURGE),
+        }
+    }
+
+    /// Begins a transaction of another isolation than READ COMMITTED. It would read as of the moment before the lock, and, if it is
+    /// serializable, be in conflict with those that write neighbouring keys: so the record is read under the lock just before, by a
+    /// transaction of its own. Rows: one that doesn't count, of [`look`](Self::look), and of [`enter`].
+    pub(super) fn look_and_enter(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (lock, look) = (lock(key, terms), spelled(&self.look, key));
+        let enter = enter(key, terms);
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {lock}; {look}; COMMIT; {enter}")
+    }
+
+    /// Waits for the key's lock, within bounds, and reads the record under it. Rows: one that doesn't count, and of [`read`](Self::read).
+    pub(super) fn read_locked(&self, key: &RecordKey) -> String {
+        let (lock, read) = (lock_number(key), spelled(&self.read, key));
+        format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; SELECT pg_advisory_xact_lock({lock}); {read}; \
+             ROLLBACK"
+        )
+    }
+}
+
+fn spelled(statement: &Statement, key: &RecordKey) -> String {
+    statement.spelled(&[key.into()]).unwrap_or_default()
+}
+
+/// Begins the handler's transaction with the lock of the key, and with a limit to its idleness: a process that is frozen, or cut off,
+/// loses it. The settings end with the transaction. One row: [`claim`], and the session's own limit.
+///
+/// The record is read by a statement of its own, which sees what was committed before the lock was got.
+pub(super) fn enter(key: &RecordKey, terms: &Terms) -> String {
+    let (lock, limit) = (lock(key, terms), idle_limit(terms));
+    format!(
+        "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true); \
+         SET LOCAL {IDLE_LIMIT} = {limit}"
+    )
+}
+
+/// The same with the savepoint, which costs nothing here.
+pub(super) fn enter_with_savepoint(key: &RecordKey, terms: &Terms) -> String {
+    format!("{}; {SAVEPOINT}", enter(key, terms))
+}
+
+pub(super) fn limit_idleness(milliseconds: i32) -> String {
+    format!("SET LOCAL {IDLE_LIMIT} = {milliseconds}")
+}
+
+fn lock(key: &RecordKey, terms: &Terms) -> String {
+    let (claim, lock) = (claim(terms.nonce(), ""), lock_number(key));
+    format!(
+        "set_config('tower_idempotency.claim', '{claim}' || pg_try_advisory_xact_lock({lock}), true)"
+    )
+}
+
+/// What marks a transaction as the one of this nonce, and tells whether it got the lock: `true` or `false`.
+pub(super) fn claim(nonce: Nonce, locked: &str) -> String {
+    let mut claim = String::new();
+    hex::encode(nonce.as_bytes(), &mut claim);
+    claim.push(' ');
+    claim.push_str(locked);
+    claim
+}
+
+/// One row: whether the transaction is the one that was opened for this nonce.
+pub(super) fn is_ours(nonce: Nonce) -> String {
+    let claim = claim(nonce, "true");
+    format!("SELECT coalesce(current_setting('tower_idempotency.claim', true) = '{claim}', false)")
+}
+
+/// Keys are random: that two of them share a lock is next to impossible, and would do no harm.
+fn lock_number(key: &RecordKey) -> i64 {
+    let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
+    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// In milliseconds, as the setting has it: 0 would be no limit, and there are 31 bits.
+pub(super) fn idle_limit(terms: &Terms) -> i32 {
+    let limit = terms.run_limit().as_millis();
+    i32::try_from(limit).unwrap_or(i32::MAX).max(1)
+}
+
+const IDLE_LIMIT: &str = "idle_in_transaction_session_timeout";
+
+/// Ends a transaction that sqlx doesn't count.
+pub(super) const ROLLBACK: &str = "ROLLBACK";
+
+/// One row, always: the clock, the record or NULLs, and what the transaction is like.
+const READ: &str = "
+SELECT now, fingerprint_tag, fingerprint, nonce, fence, expires, response{settings}
+FROM (SELECT {now} AS now) AS clock LEFT JOIN {table} ON record_key = $1::bytea";
+
+const SETTINGS: &str =
+    ", current_setting('tower_idempotency.claim'), current_setting('transaction_isolation'),
+    current_setting('transaction_read_only'), current_setting('tower_idempotency.own_limit', true)";
+
+/// The record, kept for $6: a new row, or over an expired one. No row = another's is there, or the transaction isn't ours.
+const SAVE: &str = "
+INSERT INTO {table} AS record (record_key, fingerprint_tag, fingerprint, nonce, fence, expires, response)
+SELECT $1::bytea, $2::bigint, $3::bytea, $4::bytea, $5::bigint, {now} + $6::bigint, $7::bytea{condition}
+ON CONFLICT (record_key) DO UPDATE SET
+    fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
+    fence = greatest(record.fence, excluded.fence), expires = excluded.expires, response = excluded.response
+WHERE record.expires <= {now}
+RETURNING true";
+
+const IS_OURS: &str =
+    " WHERE current_setting('tower_idempotency.claim', true) = encode($4::bytea, 'hex') || ' true'";
+
+const FORGET: &str = "DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now}";

@@ -1,0 +1,41 @@
+//! On MariaDB, or MySQL.
+
+pub use sqlx::{MySql as Backend, MySqlPool as Pool, mysql::MySqlPoolOptions as PoolOptions};
+pub use tower_idempotency::mysql::{LeaseStore, TransactionStore};
+
+pub use crate::servers::{MariaDb as Server, mariadb as shared_server};
+
+#[path = "app.rs"]
+mod app;
+#[path = "claims.rs"]
+mod claims;
+#[path = "commit.rs"]
+mod commit;
+#[path = "lease.rs"]
+mod lease;
+#[path = "outages.rs"]
+mod outages;
+#[path = "silence.rs"]
+mod silence;
+#[path = "transaction.rs"]
+mod transaction;
+#[path = "world.rs"]
+mod world;
+
+/// Parts of the statements that a store sends, in the order in which it sends them.
+mod statement {
+    pub const OPENING: &str = "START TRANSACTION";
+    pub const OPENING_2: &str = "SAVEPOINT tower_idempotency";
+    pub const REPLAY_2: &str = "IF(response IS NULL";
+    pub const RECORD: &str = "fence = GREATEST(fence, ?), expires";
+    pub const COMMIT: &str = "COMMIT";
+    pub const UNDO: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";
+    /// The undo is it.
+    pub const ROLLBACK: &str = "";
+    pub const VERIFICATION: &str = "LOCK IN SHARE MODE";
+
+    pub const RESERVE: &str = "ON DUPLICATE KEY UPDATE";
+    pub const RENEW: &str = "(expires - lease_end)";
+    pub const SETTLE: &str = "fence = GREATEST(fence, ?), state";
+    pub const RELEASE: &str = "SET lease_end";
+}

@@ -1,0 +1,42 @@
+//! On Postgres.
+
+pub use sqlx::{PgPool as Pool, Postgres as Backend, postgres::PgPoolOptions as PoolOptions};
+pub use tower_idempotency::postgres::{LeaseStore, TransactionStore};
+
+pub use crate::servers::{Postgres as Server, postgres as shared_server};
+
+#[path = "app.rs"]
+mod app;
+#[path = "claims.rs"]
+mod claims;
+#[path = "commit.rs"]
+mod commit;
+#[path = "lease.rs"]
+mod lease;
+#[path = "outages.rs"]
+mod outages;
+#[path = "pgbouncer.rs"]
+mod pgbouncer;
+#[path = "silence.rs"]
+mod silence;
+#[path = "transaction.rs"]
+mod transaction;
+#[path = "world.rs"]
+mod world;
+
+/// Parts of the statements that a store sends, in the order in which it sends them.
+mod statement {
+    pub const OPENING: &str = "pg_try_advisory_xact_lock";
+    pub const OPENING_2: &str = "idle_in_transaction_session_timeout";
+    pub const REPLAY_2: &str = OPENING_2;
+    pub const RECORD: &str = "INSERT INTO \"tower_idempotency_transactions\"";
+    pub const COMMIT: &str = "COMMIT";
+    pub const UNDO: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";
+    pub const ROLLBACK: &str = "ROLLBACK";
+    pub const VERIFICATION: &str = "lock_timeout";
+
+    pub const RESERVE: &str = "claimed AS (";
+    pub const RENEW: &str = "(expires - lease_end)";
+    pub const SETTLE: &str = "response = excluded.response";
+    pub const RELEASE: &str = "SET lease_end = now, expires = now\n";
+}
