@@ -61,7 +61,7 @@ async fn what_was_begun_is_undone_if_the_record_can_not_be_written() {
     for (errno, kind) in [
         (1114, StoreErrorKind::RolledBack),
         (1062, StoreErrorKind::RolledBack),
-        (1205, CONFLICT),
+        (1205, StoreErrorKind::Conflict),
     ] {
         // Before the transaction, which nobody alters its tables under.
         fail(&outside, "tower_idempotency_transactions", "UPDATE", errno).await;

@@ -248,7 +248,10 @@ async fn a_lock_timeout_that_rolls_back_is_a_conflict() {
         .await
         .unwrap();
     drop(tx);
-    assert_kind(complete(&store, &claimed, "done").await, CONFLICT);
+    assert_kind(
+        complete(&store, &claimed, "done").await,
+        StoreErrorKind::Conflict,
+    );
     holder.rollback().await.unwrap();
     assert_eq!(count(&outside, CHARGES).await, 0);
     let next = claim(&store, claimed.key(), &terms()).await;
