@@ -1,8 +1,6 @@
 //! Which errors of a database tell that a transaction lost against another one.
 
-use sqlx::error::DatabaseError;
-
-use crate::Verdict;
+use crate::{Verdict, store};
 
 impl Verdict {
     /// The verdict on an answer that is given because of this error of a database:
@@ -12,7 +10,7 @@ impl Verdict {
     /// | database | a conflict is |
     /// |---|---|
     /// | Postgres | SQLSTATE 40001 (serialization failure) and 40P01 (deadlock) |
-    /// | MySQL, MariaDB | error 1213 (deadlock), 1205 (lock wait timeout), and 1020 (the row has changed: MariaDB with `innodb_snapshot_isolation`) |
+    /// | MySQL, MariaDB | error 1213 (deadlock), 1205 (lock wait timeout), 1020 (the row has changed: MariaDB with `innodb_snapshot_isolation`) and 3101 (rolled back by group replication) |
     /// | SQLite | `SQLITE_BUSY_SNAPSHOT` (a transaction that was begun by a read, and wants to write after another one has written) |
     ///
     /// With feature `axum` it is a response part:
@@ -37,28 +35,19 @@ impl Verdict {
     /// ```
     #[must_use]
     pub fn for_error(error: &sqlx::Error) -> Option<Self> {
-        let error = error.as_database_error()?;
         is_conflict(error).then_some(Self::Conflict)
     }
 }
 
-fn is_conflict(error: &dyn DatabaseError) -> bool {
-    #[cfg(feature = "postgres")]
-    if let Some(error) = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>() {
-        return ["40001", "40P01"].contains(&error.code());
-    }
-    // By number: the SQLSTATE of two of them is that of errors without one.
-    #[cfg(feature = "mysql")]
-    if let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
-        return [1020, 1205, 1213].contains(&error.number());
-    }
-    #[cfg(feature = "sqlite")]
-    if error
-        .try_downcast_ref::<sqlx::sqlite::SqliteError>()
-        .is_some()
-    {
-        // The extended code: 5, busy, with 2 in the second byte.
-        return error.code().is_some_and(|code| code == "517");
-    }
-    false
+/// Each backend knows its own errors.
+fn is_conflict(error: &sqlx::Error) -> bool {
+    let is_one_of = [
+        #[cfg(feature = "postgres")]
+        store::postgres::is_conflict,
+        #[cfg(feature = "mysql")]
+        store::mysql::is_conflict,
+        #[cfg(feature = "sqlite")]
+        store::sqlite::is_conflict,
+    ];
+    is_one_of.iter().any(|is_conflict| is_conflict(error))
 }

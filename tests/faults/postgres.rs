@@ -27,7 +27,7 @@ mod world;
 /// Parts of the statements that a store sends, in the order in which it sends them.
 mod statement {
     pub const OPENING: &str = "pg_try_advisory_xact_lock";
-    pub const OPENING_2: &str = "idle_in_transaction_session_timeout";
+    pub const OPENING_2: &str = "current_setting('transaction_isolation')";
     pub const REPLAY_2: &str = OPENING_2;
     pub const RECORD: &str = "INSERT INTO \"tower_idempotency_transactions\"";
     pub const COMMIT: &str = "COMMIT";

@@ -240,6 +240,39 @@ async fn a_record_is_expired_at_the_instant_of_its_expiry() {
 }
 
 #[tokio::test]
+async fn a_transactions_record_is_expired_at_the_instant_of_its_expiry() {
+    let database = database!();
+    let (store, outside) = (database.transaction(1).await, database.shop().await);
+    let stopped = database
+        .with("SET SESSION timestamp = 2000000000.5")
+        .transaction(1)
+        .await;
+    for (expires, is_live, is_purged) in [(-1, false, true), (0, false, false), (1, true, false)] {
+        let key = fresh_key();
+        let claimed = claim(&store, &key, &terms()).await;
+        complete(&store, &claimed, "done").await.unwrap();
+        let sql = format!(
+            "UPDATE tower_idempotency_transactions SET expires = 2000000000500000 + {expires}"
+        );
+        sqlx::query(AssertSqlSafe(sql))
+            .execute(&outside)
+            .await
+            .unwrap();
+        assert_eq!(stopped.inspect(&key).await.unwrap().is_some(), is_live);
+        assert_eq!(stopped.purge_expired(10).await.unwrap() == 1, is_purged);
+        match reserve(&stopped, &key).await {
+            Reservation::Replay(_) if is_live => {}
+            Reservation::Acquired(next) if !is_live => {
+                assert!(is_purged || next.fence() > claimed.fence());
+                stopped.release(&next).await.unwrap();
+            }
+            other => panic!("{expires}: {other:?}"),
+        }
+        assert_eq!(stopped.forget(&key).await.unwrap(), is_live);
+    }
+}
+
+#[tokio::test]
 async fn keys_that_differ_in_their_last_byte_are_different_keys() {
     let database = database!();
     let (lease, transaction) = (database.lease(2).await, database.transaction(6).await);

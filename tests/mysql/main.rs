@@ -9,6 +9,7 @@
 )]
 
 mod dropped;
+mod errors;
 mod facts;
 mod forgetting;
 mod lease;

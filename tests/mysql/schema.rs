@@ -91,7 +91,11 @@ async fn a_table_may_have_any_name_in_any_database() {
 }
 
 /// What was altered, and what is told.
-const WRONG: [(&str, &str); 17] = [
+const WRONG: [(&str, &str); 18] = [
+    (
+        "ADD id INT NOT NULL AUTO_INCREMENT, ADD KEY (id)",
+        "column id is AUTO_INCREMENT",
+    ),
     ("DROP COLUMN nonce", "column nonce is missing"),
     (
         "MODIFY nonce VARBINARY(16) NOT NULL",

@@ -6,7 +6,7 @@ use sqlx::MySqlPool;
 use tower_idempotency::{
     StoreErrorKind,
     mysql::{LeaseStore, TransactionStore},
-    store::{Store, Takeover, Terms},
+    store::{Reservation, Store, Takeover, Terms},
 };
 
 use super::{
@@ -102,7 +102,7 @@ trait IsUnknown {
     fn is_unknown(&self) -> bool;
 }
 
-impl IsUnknown for tower_idempotency::store::Reservation {
+impl IsUnknown for Reservation {
     fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown)
     }
@@ -250,4 +250,32 @@ async fn two_completions_at_once_are_one() {
     second.await.unwrap().unwrap();
     assert_replays(&reserve(&store, claimed.key()).await, "first");
     assert_eq!(count(&world.outside, CHARGES).await, 1);
+}
+
+/// What a takeover has read may be over when it comes to write.
+#[tokio::test]
+async fn an_owner_who_renews_in_between_is_not_taken_over() {
+    let world = World::new(database!()).await;
+    let taker = LeaseStore::new(world.pool.clone());
+    taker.migrate().await.unwrap();
+    let owner = LeaseStore::new(world.outside.clone());
+    let key = fresh_key();
+    let claimed = claim(
+        &owner,
+        &key,
+        &Terms::new(terms().nonce(), INSTANT, RETENTION),
+    )
+    .await;
+    until(|| async { reserve(&owner, &key).await.is_unknown() }).await;
+    let strikes = world.proxy.inject(Fault::Hang.on("LAST_INSERT_ID"));
+    let taking = tokio::spawn(async move {
+        let terms = terms().with_takeover(Takeover::RunAgain);
+        taker.reserve(&key, &fingerprint(1), &terms).await.unwrap()
+    });
+    strikes.struck(1).await;
+    owner.renew(&claimed, LEASE).await.unwrap();
+    world.proxy.resume();
+    let taken = taking.await.unwrap();
+    assert!(matches!(taken, Reservation::InFlight { .. }), "{taken:?}");
+    complete(&owner, &claimed, "done").await.unwrap();
 }

@@ -9,30 +9,27 @@
     reason = "each test binary uses its part, and a test fails by panicking"
 )]
 
+#[path = "../store_support/mod.rs"]
+mod store_support;
+
 use std::{
-    future::Future,
     str::FromStr,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
 use sqlx::{
     AssertSqlSafe, Executor, MySql, MySqlConnection, MySqlPool,
     mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlPoolOptions},
 };
+pub(crate) use store_support::*;
 use tower_idempotency::{
-    Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag, Tx,
+    RecordKey, StoreError, Tx,
     mysql::{LeaseStore, TransactionStore},
-    store::{Claim, Nonce, Reservation, Store, Terms},
+    store::{Claim, Reservation, Store},
 };
 
 use crate::servers;
-
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
-pub(crate) const RETENTION: Duration = Duration::from_secs(600);
-pub(crate) const INSTANT: Duration = Duration::from_millis(1);
 
 /// A database that this test has for itself, and how its sessions are set.
 #[derive(Clone)]
@@ -167,47 +164,6 @@ pub(crate) async fn deadlock(one: &mut MySqlConnection, other: &mut MySqlConnect
     }
 }
 
-/// The kind of a transaction that the database rolled back in favour of another one.
-pub(crate) const CONFLICT: StoreErrorKind = StoreErrorKind::RolledBack;
-
-/// A key that no other test has.
-pub(crate) fn fresh_key() -> RecordKey {
-    let mut bytes = [7; 32];
-    bytes[..16].copy_from_slice(Nonce::random().as_bytes());
-    RecordKey::from_bytes(bytes)
-}
-
-pub(crate) fn fingerprint(byte: u8) -> Fingerprint {
-    Fingerprint::new(Tag::from_u16(0x0101), [byte; 32])
-}
-
-pub(crate) fn terms() -> Terms {
-    Terms::new(Nonce::random(), LEASE, RETENTION)
-}
-
-pub(crate) fn response(body: &'static str) -> SavedResponse {
-    let mut headers = HeaderMap::new();
-    headers.insert("x-odd", http::HeaderValue::from_bytes(b"\xe4\xff").unwrap());
-    SavedResponse::new(
-        StatusCode::CREATED,
-        headers,
-        Bytes::from_static(body.as_bytes()),
-        None,
-    )
-}
-
-/// Claims a fresh or free key.
-pub(crate) async fn claim(store: &dyn Store, key: &RecordKey, terms: &Terms) -> Claim {
-    match store.reserve(key, &fingerprint(1), terms).await.unwrap() {
-        Reservation::Acquired(claim) => claim,
-        other => panic!("not acquired: {other:?}"),
-    }
-}
-
-pub(crate) async fn reserve(store: &dyn Store, key: &RecordKey) -> Reservation {
-    store.reserve(key, &fingerprint(1), &terms()).await.unwrap()
-}
-
 /// What is answered once the key isn't in flight any more; a test that waits in vain fails after a minute.
 pub(crate) async fn after_flight(store: &dyn Store, key: &RecordKey) -> Reservation {
     let landed = async {
@@ -221,31 +177,6 @@ pub(crate) async fn after_flight(store: &dyn Store, key: &RecordKey) -> Reservat
     tokio::time::timeout(Duration::from_secs(60), landed)
         .await
         .expect("the key stays in flight")
-}
-
-#[track_caller]
-pub(crate) fn assert_kind<T: std::fmt::Debug>(result: Result<T, StoreError>, kind: StoreErrorKind) {
-    assert_eq!(result.unwrap_err().kind(), kind);
-}
-
-#[track_caller]
-pub(crate) fn assert_replays(reservation: &Reservation, body: &'static str) {
-    match reservation {
-        Reservation::Replay(saved) => assert_eq!(*saved, response(body)),
-        other => panic!("not a replay: {other:?}"),
-    }
-}
-
-/// Polls until the condition holds; a test that waits in vain fails after a minute.
-pub(crate) async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
-    let limit = async {
-        while !condition().await {
-            tokio::time::sleep(INSTANT).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), limit)
-        .await
-        .expect("the condition never held");
 }
 
 pub(crate) async fn complete(

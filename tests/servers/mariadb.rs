@@ -19,13 +19,13 @@ use super::{
     url,
 };
 
+/// A server that starts removes temporary tables from its temporary directory, also those of others.
 const INSTALL: &str = r#"
-printf '%s\n' "$SETTINGS" >my.cnf &&
+export TMPDIR="$PWD" && printf '%s\n' "$SETTINGS" >my.cnf &&
 mariadb-install-db --defaults-file="$PWD/my.cnf" --datadir="$PWD/data" \
     --auth-root-authentication-method=normal --skip-test-db
 "#;
-const RUN: &str =
-    r#"exec mariadbd --defaults-file="$PWD/my.cnf" --datadir="$PWD/data" --port="$PORT""#;
+const RUN: &str = r#"export TMPDIR="$PWD"; exec mariadbd --defaults-file="$PWD/my.cnf" --datadir="$PWD/data" --port="$PORT""#;
 /// What was committed survives the end of the process; only the end of the machine would lose it. The paths are relative
 /// to the data directory: that of a socket may not be long.
 const SETTINGS: &str = "

@@ -48,7 +48,7 @@ pub(super) fn is_no_savepoint(error: &sqlx::Error) -> bool {
 }
 
 /// The database undid one of two that got in each other's way.
-pub(super) fn is_conflict(error: &sqlx::Error) -> bool {
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     let conflicts = [
         DEADLOCK,
         LOCK_WAIT_TIMEOUT,

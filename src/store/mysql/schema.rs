@@ -130,6 +130,10 @@ impl Schema {
             if !is_ours && column.is_required {
                 problems.push(format!("column {} has no default", column.name));
             }
+            // The server then tells this number where the store expects its own.
+            if column.is_counted {
+                problems.push(format!("column {} is AUTO_INCREMENT", column.name));
+            }
         }
         problems.extend(index_problems(&table.indexes));
         problems
@@ -185,6 +189,7 @@ struct Column {
     kind: String,
     is_nullable: bool,
     is_required: bool,
+    is_counted: bool,
 }
 
 /// A column of an index.
@@ -203,7 +208,8 @@ FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND 
 ORDER BY CAST(table_name AS BINARY) = ? DESC LIMIT 1";
 const COLUMNS: &str = "
 SELECT CAST(column_name AS CHAR), CAST(column_type AS CHAR), is_nullable = 'YES',
-    is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%'
+    is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%',
+    extra LIKE '%auto_increment%'
 FROM information_schema.columns WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?";
 const INDEXES: &str = "
 SELECT CAST(index_name AS CHAR), CAST(seq_in_index AS SIGNED), CAST(COALESCE(column_name, '') AS CHAR), non_unique = 0,
@@ -246,13 +252,14 @@ impl Table {
 
 impl Column {
     fn read(row: &MySqlRow) -> Result<Self, sqlx::Error> {
-        let (name, kind, is_nullable, is_required): (String, String, bool, bool) =
+        let (name, kind, is_nullable, is_required, is_counted): (String, String, bool, bool, bool) =
             FromRow::from_row(row)?;
         Ok(Self {
             name: name.to_ascii_lowercase(),
             kind: without_width(&kind.to_ascii_lowercase()),
             is_nullable,
             is_required,
+            is_counted,
         })
     }
 }

@@ -75,7 +75,7 @@ impl TransactionStore {
     /// Uses this table instead of `tower_idempotency_transactions`; its schema is what MySQL calls a database.
     #[must_use]
     pub fn with_table(mut self, table: TableName) -> Self {
-        self.transactions.dialect_mut().set_table(&table);
+        self.transactions.set_up_anew().set_table(&table);
         self.upkeep = Arc::new(UpkeepSql::new(&table));
         self.table = table;
         self
@@ -117,7 +117,7 @@ impl TransactionStore {
 
     #[cfg(test)]
     pub(super) fn set_sql(&mut self, sql: super::transaction_sql::TransactionSql) {
-        self.transactions.dialect_mut().sql = Arc::new(sql);
+        self.transactions.set_up_anew().sql = Arc::new(sql);
     }
 
     fn dialect(&self) -> &Dialect {

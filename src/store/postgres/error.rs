@@ -1,3 +1,5 @@
+use sqlx::postgres::PgDatabaseError;
+
 use crate::{
     StoreError, StoreErrorKind,
     store::sql::{explained, unanswered},
@@ -29,7 +31,7 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
 }
 
 /// The database undid one of two that got in each other's way.
-pub(super) fn is_conflict(error: &sqlx::Error) -> bool {
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     matches!(state(error).as_deref(), Some("40001" | "40P01"))
 }
 
@@ -54,10 +56,13 @@ pub(super) fn is_answer(error: &sqlx::Error) -> bool {
 }
 
 fn state(error: &sqlx::Error) -> Option<String> {
-    error
-        .as_database_error()?
-        .code()
-        .map(std::borrow::Cow::into_owned)
+    let error = error.as_database_error()?;
+    Some(
+        error
+            .try_downcast_ref::<PgDatabaseError>()?
+            .code()
+            .to_owned(),
+    )
 }
 
 const NOT_MIGRATED: &str = "the store's table is missing or was altered, run its `migrate()` or the SQL that is shipped with it";

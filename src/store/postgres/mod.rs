@@ -13,4 +13,5 @@ mod transaction;
 mod transaction_sql;
 mod upkeep;
 
+pub(crate) use self::error::is_conflict;
 pub use self::{lease::LeaseStore, transaction::TransactionStore};

@@ -60,7 +60,7 @@ impl TransactionStore {
     /// Keeps the records in this table instead of `tower_idempotency_transactions`.
     #[must_use]
     pub fn with_table(mut self, table: TableName) -> Self {
-        self.0.dialect_mut().set_table(table);
+        self.0.set_up_anew().set_table(table);
         self
     }
 

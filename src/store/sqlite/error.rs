@@ -1,3 +1,5 @@
+use sqlx::{error::DatabaseError, sqlite::SqliteError};
+
 use crate::{
     StoreError, StoreErrorKind,
     store::sql::{explained, unanswered},
@@ -10,6 +12,7 @@ const SQLITE_IOERR: i32 = 10;
 const SQLITE_FULL: i32 = 13;
 const SQLITE_CANTOPEN: i32 = 14;
 const SQLITE_CONSTRAINT: i32 = 19;
+const SQLITE_BUSY_SNAPSHOT: i32 = 517;
 
 /// What became of one of our own statements.
 pub(super) fn failed(error: sqlx::Error) -> StoreError {
@@ -41,10 +44,23 @@ pub(super) fn is_refused(error: &sqlx::Error) -> bool {
     code(error) == Some(SQLITE_ERROR)
 }
 
+/// The transaction was begun by a read, and wants to write after another one has written.
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
+    extended_code(error) == Some(SQLITE_BUSY_SNAPSHOT)
+}
+
 /// The primary result code: the extended one adds detail in the higher bytes.
 fn code(error: &sqlx::Error) -> Option<i32> {
-    let extended: i32 = error.as_database_error()?.code()?.parse().ok()?;
-    Some(extended & 0xff)
+    extended_code(error).map(|extended| extended & 0xff)
+}
+
+fn extended_code(error: &sqlx::Error) -> Option<i32> {
+    let error = error.as_database_error()?;
+    error
+        .try_downcast_ref::<SqliteError>()?
+        .code()?
+        .parse()
+        .ok()
 }
 
 const NOT_MIGRATED: &str = "the store's table is missing or was altered, run its `migrate()`";

@@ -36,8 +36,9 @@ impl<D: TransactionDialect> Transactions<D> {
         &self.dialect
     }
 
-    /// Sets the store up while it is still its maker's own.
-    pub(crate) fn dialect_mut(&mut self) -> &mut D {
+    /// Sets the store up for another table, whose keys have nothing to do with those that run already.
+    pub(crate) fn set_up_anew(&mut self) -> &mut D {
+        self.registry = Registry::default();
         &mut self.dialect
     }
 
