@@ -261,3 +261,24 @@ async fn a_frozen_process_does_not_hold_its_key_for_ever() {
     assert_eq!(count(&outside, "SELECT sum(amount) FROM charges").await, 20);
     assert_replays(&reserve(&frozen, stuck.key()).await, "next");
 }
+
+#[tokio::test]
+async fn the_same_key_in_another_table_is_another_one() {
+    let database = database!();
+    let store = database.transaction(4).await;
+    let other = store.clone().with_table("other".parse().unwrap());
+    other.migrate().await.unwrap();
+    let key = fresh_key();
+    let running = claim(&store, &key, &terms()).await;
+    let beside = claim(&other, &key, &terms()).await;
+    other
+        .complete(&beside, &response("beside"), RETENTION)
+        .await
+        .unwrap();
+    store
+        .complete(&running, &response("running"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, &key).await, "running");
+    assert_replays(&reserve(&other, &key).await, "beside");
+}

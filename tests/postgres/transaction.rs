@@ -326,3 +326,24 @@ async fn an_interrupted_run_costs_its_connection() {
         assert_eq!(count(&pool, CHARGES).await, 0);
     }
 }
+
+#[tokio::test]
+async fn the_same_key_in_another_table_is_another_one() {
+    let database = database!();
+    let store = database.transactions(4).await;
+    let other = store.clone().with_table("other".parse().unwrap());
+    other.migrate().await.unwrap();
+    let key = fresh_key();
+    let running = claim(&store, &key, &terms()).await;
+    let beside = claim(&other, &key, &terms()).await;
+    other
+        .complete(&beside, &response("beside"), RETENTION)
+        .await
+        .unwrap();
+    store
+        .complete(&running, &response("running"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, &key).await, "running");
+    assert_replays(&reserve(&other, &key).await, "beside");
+}

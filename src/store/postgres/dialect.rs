@@ -13,7 +13,7 @@ use super::{
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
     opening::{Lock, Opening, found},
     statement::Argument,
-    transaction_sql::{ROLLBACK, TransactionSql, enter_with_savepoint, is_ours, limit_idleness},
+    transaction_sql::{ROLLBACK, TransactionSql, is_ours, limit_idleness},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
@@ -63,7 +63,7 @@ impl Dialect {
         terms: &Terms,
     ) -> Result<Opening, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
-            let enter = AssertSqlSafe(enter_with_savepoint(key, terms));
+            let enter = AssertSqlSafe(self.sql.enter_with_savepoint(key, terms));
             bounded(begin::<Postgres>(connection, enter))
                 .await
                 .map_err(failed)?;

@@ -15,6 +15,8 @@ pub(super) struct TransactionSql {
     pub(super) save_unknown: Statement,
     pub(super) forget: Statement,
     pub(super) purge: Statement,
+    /// Quoted.
+    table: String,
 }
 
 impl TransactionSql {
@@ -27,25 +29,59 @@ impl TransactionSql {
             save_unknown: statement(&SAVE.replace("{condition}", "")),
             forget: statement(FORGET),
             purge: statement(upkeep::PURGE),
+            table: table.quoted('"'),
         }
+    }
+
+    /// Begins the handler's transaction with the lock of the key, and with a limit to its idleness: a process that is frozen, or cut
+    /// off, loses it. The settings end with the transaction. One row: [`claim`], and the session's own limit.
+    ///
+    /// The record is read by a statement of its own, which sees what was committed before the lock was got.
+    pub(super) fn enter(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (lock, limit) = (self.lock(key, terms), idle_limit(terms));
+        format!(
+            "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true); \
+             SET LOCAL {IDLE_LIMIT} = {limit}"
+        )
+    }
+
+    /// The same with the savepoint, which costs nothing here.
+    pub(super) fn enter_with_savepoint(&self, key: &RecordKey, terms: &Terms) -> String {
+        format!("{}; {SAVEPOINT}", self.enter(key, terms))
     }
 
     /// Begins a transaction of another isolation than READ COMMITTED. It would read as of the moment before the lock, and, if it is
     /// serializable, be in conflict with those that write neighbouring keys: so the record is read under the lock just before, by a
-    /// transaction of its own. Rows: one that doesn't count, of [`look`](Self::look), and of [`enter`].
+    /// transaction of its own. Rows: one that doesn't count, of [`look`](Self::look), and of [`enter`](Self::enter).
     pub(super) fn look_and_enter(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (lock, look) = (lock(key, terms), spelled(&self.look, key));
-        let enter = enter(key, terms);
+        let (lock, look) = (self.lock(key, terms), spelled(&self.look, key));
+        let enter = self.enter(key, terms);
         format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {lock}; {look}; COMMIT; {enter}")
     }
 
     /// Waits for the key's lock, within bounds, and reads the record under it. Rows: one that doesn't count, and of [`read`](Self::read).
     pub(super) fn read_locked(&self, key: &RecordKey) -> String {
-        let (lock, read) = (lock_number(key), spelled(&self.read, key));
+        let (lock, read) = (self.lock_number(key), spelled(&self.read, key));
         format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; SELECT pg_advisory_xact_lock({lock}); {read}; \
              ROLLBACK"
         )
+    }
+
+    /// Takes the lock if it is free, and marks the transaction.
+    fn lock(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (claim, lock) = (claim(terms.nonce(), ""), self.lock_number(key));
+        format!(
+            "set_config('tower_idempotency.claim', '{claim}' || pg_try_advisory_xact_lock({lock}), true)"
+        )
+    }
+
+    /// The same key in another table is another one. Keys are random: that two of them share a lock is next to impossible, and would
+    /// do no harm.
+    fn lock_number(&self, key: &RecordKey) -> String {
+        let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
+        let number = i64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        format!("({number}) # '{}'::regclass::oid::bigint", self.table)
     }
 }
 
@@ -53,32 +89,8 @@ fn spelled(statement: &Statement, key: &RecordKey) -> String {
     statement.spelled(&[key.into()]).unwrap_or_default()
 }
 
-/// Begins the handler's transaction with the lock of the key, and with a limit to its idleness: a process that is frozen, or cut off,
-/// loses it. The settings end with the transaction. One row: [`claim`], and the session's own limit.
-///
-/// The record is read by a statement of its own, which sees what was committed before the lock was got.
-pub(super) fn enter(key: &RecordKey, terms: &Terms) -> String {
-    let (lock, limit) = (lock(key, terms), idle_limit(terms));
-    format!(
-        "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true); \
-         SET LOCAL {IDLE_LIMIT} = {limit}"
-    )
-}
-
-/// The same with the savepoint, which costs nothing here.
-pub(super) fn enter_with_savepoint(key: &RecordKey, terms: &Terms) -> String {
-    format!("{}; {SAVEPOINT}", enter(key, terms))
-}
-
 pub(super) fn limit_idleness(milliseconds: i32) -> String {
     format!("SET LOCAL {IDLE_LIMIT} = {milliseconds}")
-}
-
-fn lock(key: &RecordKey, terms: &Terms) -> String {
-    let (claim, lock) = (claim(terms.nonce(), ""), lock_number(key));
-    format!(
-        "set_config('tower_idempotency.claim', '{claim}' || pg_try_advisory_xact_lock({lock}), true)"
-    )
 }
 
 /// What marks a transaction as the one of this nonce, and tells whether it got the lock: `true` or `false`.
@@ -94,12 +106,6 @@ pub(super) fn claim(nonce: Nonce, locked: &str) -> String {
 pub(super) fn is_ours(nonce: Nonce) -> String {
     let claim = claim(nonce, "true");
     format!("SELECT coalesce(current_setting('tower_idempotency.claim', true) = '{claim}', false)")
-}
-
-/// Keys are random: that two of them share a lock is next to impossible, and would do no harm.
-fn lock_number(key: &RecordKey) -> i64 {
-    let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
-    i64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// In milliseconds, as the setting has it: 0 would be no limit, and there are 31 bits.
@@ -178,12 +184,14 @@ mod tests {
                 "{text}"
             );
             assert!(
-                text.contains("advisory_xact_lock(-578721382704613385)"),
+                text.contains(
+                    "advisory_xact_lock((-578721382704613385) # '\"transactions\"'::regclass"
+                ),
                 "{text}"
             );
             assert!(!text.contains('$'), "{text}");
         }
-        let enter = enter_with_savepoint(&key, &terms);
+        let enter = sql.enter_with_savepoint(&key, &terms);
         assert!(
             enter.contains(&format!("'{} '", "27".repeat(16))),
             "{enter}"
