@@ -16,11 +16,30 @@ use crate::store::sql::{Lent, NotTaken, Slot};
 ///
 /// The store ends it after the handler has answered, so there is no commit. Drop it, or let it go with the handler: a `Tx` that
 /// is still alive then, in a spawned task say, makes the answer a 500, and its writes are rolled back when it is dropped at last.
-/// A raw `COMMIT` or `ROLLBACK`, or a statement that ends the transaction (`INSERT OR ROLLBACK` on SQLite), is found out when the
-/// handler has answered, by a savepoint that has gone: 500, and the key's outcome is unknown from then on. Don't set a savepoint
-/// named `tower_idempotency` after such a statement, it would hide it.
+/// A raw `COMMIT` or `ROLLBACK`, or a statement that ends the transaction (`INSERT OR ROLLBACK` on SQLite, DDL on MySQL), is found
+/// out when the handler has answered, by a savepoint that has gone: 500, and the key's outcome is unknown from then on. (On MySQL a
+/// `ROLLBACK` looks like a deadlock: 503 `not_committed`.) Don't set a savepoint named `tower_idempotency` after such a statement, it
+/// would hide it.
 ///
-/// An error of a statement may be swallowed, as far as the database allows that: the rest commits.
+/// An error of a statement may be swallowed, as far as the database allows that: on SQLite and MySQL the rest commits, but for a
+/// deadlock, which undoes everything (503 `not_committed`); on Postgres a failed statement spoils the transaction, unless it was in
+/// a nested one: 500, and nothing is persisted.
+///
+/// ```
+/// # #[cfg(all(feature = "axum", feature = "postgres"))] {
+/// use axum::{Json, http::StatusCode};
+/// use sqlx::Postgres;
+/// use tower_idempotency::Tx;
+///
+/// async fn charge(mut tx: Tx<Postgres>, Json(amount): Json<i64>) -> StatusCode {
+///     let insert = sqlx::query("INSERT INTO charges (amount) VALUES ($1)").bind(amount);
+///     match insert.execute(&mut *tx).await {
+///         Ok(_) => StatusCode::CREATED,
+///         Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
+///     }
+/// }
+/// # }
+/// ```
 pub struct Tx<DB: Database>(Lent<DB>);
 
 impl<DB: Database> Tx<DB> {

@@ -29,7 +29,7 @@ use crate::{
 /// - **Statements that commit**, such as a `COMMIT` of the handler's own, `START TRANSACTION`, or anything that makes or alters a
 ///   table (but `CREATE TEMPORARY TABLE`), are found out when the handler has answered: 500, and the key's outcome is unknown. What
 ///   it wrote after the last of them isn't persisted.
-/// - **The handler's session** has `autocommit = 0`, and a `wait_timeout` no longer than the run limit: a process that was frozen
+/// - **The handler's session** has `autocommit = 0`, and a `wait_timeout` no longer than [`Terms::run_limit`] (the layer: run limit + collect limit + store-call limit): a process that was frozen
 ///   doesn't hold its key for longer, as the server ends its connection. Both are as they were when the connection goes back into the
 ///   pool, or it is closed. User variables named `@tower_idempotency_*` are the store's.
 /// - **Isolation**: any default of the pool's sessions is good but READ UNCOMMITTED. Their time zone doesn't matter.

@@ -26,7 +26,8 @@ use crate::{
 ///   saved. A nested transaction or a savepoint around the statement lets it go on.
 /// - Under `REPEATABLE READ` and `SERIALIZABLE` a conflict with another transaction may only show at the end: 503 `not_committed`, and a
 ///   retry runs. The store's own reads are in no conflict with anybody.
-/// - While the run limit lasts, the session's `idle_in_transaction_session_timeout` is set to it, unless it is shorter: a process that is
+/// - While the claim is open, the session's `idle_in_transaction_session_timeout` is no longer than [`Terms::run_limit`] (the layer:
+///   run limit + collect limit + store-call limit): a process that is
 ///   frozen, or cut off, doesn't keep the key. A statement that the server is just executing goes on to its end, and keeps the key; a
 ///   `statement_timeout` limits that.
 /// - What commits needs an answer: where it is lost, the record is read under the key's lock, which tells.
