@@ -71,8 +71,14 @@ pub(super) async fn roll_back<D: TransactionDialect>(
         Ok(Err(reason @ (NotCommitted::Ended | NotCommitted::Conflict(_)))) => {
             Err(not_committed(transaction, reason).await)
         }
+        Ok(Ok(())) => {
+            // A server notices some time later that a connection was closed. It answers a rollback when the key is free.
+            drop(timeout(limit, rollback::<D::Database>(connection)).await);
+            drop(transaction.close().await);
+            Ok(())
+        }
         // A closed connection is rolled back, too.
-        Ok(Ok(()) | Err(_)) | Err(_) => {
+        Ok(Err(_)) | Err(_) => {
             drop(transaction.close().await);
             Ok(())
         }

@@ -1,0 +1,207 @@
+//! The stores under test, each on a database of its own, and the effects of handlers there.
+
+use std::sync::Arc;
+
+use http::Extensions;
+#[cfg(all(unix, feature = "mysql"))]
+use sqlx::{MySql, MySqlPool, mysql::MySqlPoolOptions};
+#[cfg(all(unix, feature = "postgres"))]
+use sqlx::{PgPool, Postgres, postgres::PgPoolOptions};
+use sqlx::{Sqlite, SqlitePool};
+#[cfg(all(unix, feature = "mysql"))]
+use tower_idempotency::mysql;
+#[cfg(all(unix, feature = "postgres"))]
+use tower_idempotency::postgres;
+use tower_idempotency::{
+    IdempotencyLayer, MemoryStore, Scope, ScopeBy, Tx, sqlite,
+    store::{Store, StoreKind},
+};
+
+use crate::{
+    sqlite_support::{File, count},
+    support::Runs,
+};
+
+const TABLE: &str = "CREATE TABLE effects (n INTEGER)";
+const EFFECT: &str = "INSERT INTO effects VALUES (1)";
+const EFFECTS: &str = "SELECT count(*) FROM effects";
+
+/// One store under test.
+pub struct Backend {
+    pub store: Arc<dyn Store>,
+    effects: Effects,
+    _file: Option<File>,
+}
+
+/// Where effects are: in the store's database for a transaction store, seen through a connection besides the store's.
+enum Effects {
+    /// In the counter of runs.
+    Counted,
+    Sqlite(SqlitePool),
+    #[cfg(all(unix, feature = "postgres"))]
+    Postgres(PgPool),
+    #[cfg(all(unix, feature = "mysql"))]
+    MySql(MySqlPool),
+}
+
+impl Backend {
+    fn new(store: impl Store, effects: Effects) -> Option<Self> {
+        Some(Self {
+            store: Arc::new(store),
+            effects,
+            _file: None,
+        })
+    }
+
+    pub fn layer(&self) -> IdempotencyLayer {
+        IdempotencyLayer::new(
+            Arc::clone(&self.store),
+            ScopeBy::parts(|parts| {
+                parts
+                    .headers
+                    .get("x-scope")
+                    .map_or(Some(Scope::single_tenant()), |scope| {
+                        Scope::new(scope.as_bytes())
+                    })
+            }),
+        )
+    }
+
+    pub fn is_transaction(&self) -> bool {
+        self.store.kind() == StoreKind::Transaction
+    }
+
+    /// How often the effect happened for good.
+    pub async fn effects(&self, runs: &Runs) -> usize {
+        let count = match &self.effects {
+            Effects::Counted => return runs.count(),
+            Effects::Sqlite(pool) => count(pool, EFFECTS).await,
+            #[cfg(all(unix, feature = "postgres"))]
+            Effects::Postgres(pool) => sqlx::query_scalar(EFFECTS)
+                .fetch_one(pool)
+                .await
+                .expect("a count"),
+            #[cfg(all(unix, feature = "mysql"))]
+            Effects::MySql(pool) => sqlx::query_scalar(EFFECTS)
+                .fetch_one(pool)
+                .await
+                .expect("a count"),
+        };
+        usize::try_from(count).expect("a count")
+    }
+}
+
+/// What a handler writes its effect in.
+pub enum Transaction {
+    Sqlite(Tx<Sqlite>),
+    #[cfg(all(unix, feature = "postgres"))]
+    Postgres(Tx<Postgres>),
+    #[cfg(all(unix, feature = "mysql"))]
+    MySql(Tx<MySql>),
+}
+
+impl Transaction {
+    /// None on a lease store.
+    pub fn take(request: &Extensions) -> Option<Self> {
+        let taken = Tx::take(request).map(Self::Sqlite);
+        #[cfg(all(unix, feature = "postgres"))]
+        let taken = taken.or_else(|_| Tx::take(request).map(Self::Postgres));
+        #[cfg(all(unix, feature = "mysql"))]
+        let taken = taken.or_else(|_| Tx::take(request).map(Self::MySql));
+        taken.ok()
+    }
+
+    pub async fn write(self) {
+        match self {
+            Self::Sqlite(mut tx) => sqlx::query(EFFECT).execute(&mut *tx).await.map(drop),
+            #[cfg(all(unix, feature = "postgres"))]
+            Self::Postgres(mut tx) => sqlx::query(EFFECT).execute(&mut *tx).await.map(drop),
+            #[cfg(all(unix, feature = "mysql"))]
+            Self::MySql(mut tx) => sqlx::query(EFFECT).execute(&mut *tx).await.map(drop),
+        }
+        .expect("an effect");
+    }
+}
+
+pub async fn memory() -> Option<Backend> {
+    Backend::new(MemoryStore::new(), Effects::Counted)
+}
+
+pub async fn sqlite_lease() -> Option<Backend> {
+    let file = File::wal();
+    let store = sqlite::LeaseStore::new(file.pool(4).await);
+    store.migrate().await.expect("a table");
+    let backend = Backend::new(store, Effects::Counted)?;
+    Some(Backend {
+        _file: Some(file),
+        ..backend
+    })
+}
+
+pub async fn sqlite_transaction() -> Option<Backend> {
+    let file = File::wal();
+    let store = sqlite::TransactionStore::new(file.pool(4).await);
+    store.migrate().await.expect("a table");
+    let effects = file.pool(1).await;
+    let made = sqlx::query(TABLE).execute(&effects).await;
+    made.expect("a table");
+    let backend = Backend::new(store, Effects::Sqlite(effects))?;
+    Some(Backend {
+        _file: Some(file),
+        ..backend
+    })
+}
+
+#[cfg(all(unix, feature = "postgres"))]
+async fn postgres_pool(url: &str, size: u32) -> PgPool {
+    let pool = PgPoolOptions::new().max_connections(size).connect(url);
+    pool.await.expect("a pool")
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "postgres"))]
+pub async fn postgres_lease() -> Option<Backend> {
+    let url = crate::servers::postgres()?.database().await;
+    let store = postgres::LeaseStore::new(postgres_pool(&url, 4).await);
+    store.migrate().await.expect("a table");
+    Backend::new(store, Effects::Counted)
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "postgres"))]
+pub async fn postgres_transaction() -> Option<Backend> {
+    let url = crate::servers::postgres()?.database().await;
+    let store = postgres::TransactionStore::new(postgres_pool(&url, 4).await);
+    store.migrate().await.expect("a table");
+    let effects = postgres_pool(&url, 1).await;
+    let made = sqlx::query(TABLE).execute(&effects).await;
+    made.expect("a table");
+    Backend::new(store, Effects::Postgres(effects))
+}
+
+#[cfg(all(unix, feature = "mysql"))]
+async fn mysql_pool(url: &str, size: u32) -> MySqlPool {
+    let pool = MySqlPoolOptions::new().max_connections(size).connect(url);
+    pool.await.expect("a pool")
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "mysql"))]
+pub async fn mysql_lease() -> Option<Backend> {
+    let url = crate::servers::mariadb()?.database().await;
+    let store = mysql::LeaseStore::new(mysql_pool(&url, 4).await);
+    store.migrate().await.expect("a table");
+    Backend::new(store, Effects::Counted)
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "mysql"))]
+pub async fn mysql_transaction() -> Option<Backend> {
+    let url = crate::servers::mariadb()?.database().await;
+    let store = mysql::TransactionStore::new(mysql_pool(&url, 4).await);
+    store.migrate().await.expect("a table");
+    let effects = mysql_pool(&url, 1).await;
+    let made = sqlx::query(TABLE).execute(&effects).await;
+    made.expect("a table");
+    Backend::new(store, Effects::MySql(effects))
+}
