@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use http::{Request, Response, StatusCode};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::{task::JoinHandle, time::Instant};
-use tower::{Layer, service_fn, util::BoxCloneSyncService};
+use tower::{Layer, Service, service_fn, util::BoxCloneSyncService};
 use tower_idempotency::{
     Drain, IdempotencyLayer, RejectionKind, RequestBody, ResponseBody, ScopeBy, Tx,
     store::StoreKind,
@@ -82,6 +82,42 @@ impl App {
         handler: Handler,
         settings: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
     ) -> Self {
+        Self::around(world, kind, size, settings, |runs, pool| {
+            let money = match kind {
+                StoreKind::Transaction => Money::InTransaction,
+                _ => Money::Elsewhere {
+                    direct: world.direct.clone(),
+                    own: pool.clone(),
+                },
+            };
+            let runs = runs.clone();
+            service_fn(move |request: Request<RequestBody<Body>>| {
+                let run = runs.add();
+                let (handler, money) = (handler.clone(), money.clone());
+                async move { Ok(handler.run(run, request, money).await) }
+            })
+        })
+    }
+
+    /// With a handler of its own, which counts its runs.
+    pub fn around<S>(
+        world: &World,
+        kind: StoreKind,
+        size: u32,
+        settings: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+        service: impl FnOnce(&Runs, &Pool) -> S,
+    ) -> Self
+    where
+        S: Service<
+                Request<RequestBody<Body>>,
+                Response = Response<Body>,
+                Error = Infallible,
+                Future: Send + 'static,
+            > + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
         let proxy = Proxy::start(&world.url);
         let pool = PoolOptions::new()
             .max_connections(size)
@@ -102,19 +138,7 @@ impl App {
             })
             // For the server, a run takes at most as long as all limits together: no test comes near it.
             .with_collect_limit(Duration::from_secs(60));
-        let money = match kind {
-            StoreKind::Transaction => Money::InTransaction,
-            _ => Money::Elsewhere {
-                direct: world.direct.clone(),
-                own: pool.clone(),
-            },
-        };
-        let counted = runs.clone();
-        let service = service_fn(move |request: Request<RequestBody<Body>>| {
-            let run = counted.add();
-            let (handler, money) = (handler.clone(), money.clone());
-            async move { Ok(handler.run(run, request, money).await) }
-        });
+        let service = service(&runs, &pool);
         Self {
             world: world.clone(),
             proxy: Arc::new(proxy),
@@ -128,7 +152,12 @@ impl App {
 
     /// The answer to a request that charges this account, under a key that reads the same.
     pub async fn charge(&self, account: &str) -> Answer {
-        end(send(&self.service, post(account, account))).await
+        self.ask(account, account).await
+    }
+
+    /// The same for any body.
+    pub async fn ask(&self, account: &str, body: &str) -> Answer {
+        end(send(&self.service, post(account, body))).await
     }
 
     pub fn spawn_charge(&self, account: &str) -> JoinHandle<Answer> {
@@ -155,26 +184,32 @@ impl App {
     /// Another request is served, and no call of the store hangs; all connections of the pool come back, and none is in a
     /// transaction.
     pub async fn assert_healthy(&self) {
-        let (other, probe) = (new_account(), new_account());
+        let other = new_account();
         let answer = self.retry(&other).await;
         assert_eq!(answer.status(), StatusCode::CREATED, "{answer:?}");
         assert_eq!(self.world.charges(&other).await, 1);
         end(self.store.all_calls_ended()).await;
-        let size = self.pool.options().get_max_connections();
-        let mut all = until(|| async {
-            let mut all = Vec::new();
-            for _ in 0..size {
-                all.push(self.pool.acquire().await.ok()?);
-            }
-            Some(all)
-        })
-        .await;
-        for connection in &mut all {
-            let inserted = connection.execute(AssertSqlSafe(charge_of(&probe))).await;
-            inserted.expect("a connection in order");
-        }
-        assert_eq!(self.world.charges(&probe).await, i64::from(size));
+        assert_pool_in_order(&self.world, &self.pool).await;
     }
+}
+
+/// All connections of a pool come back, and none is in a transaction.
+pub async fn assert_pool_in_order(world: &World, pool: &Pool) {
+    let probe = new_account();
+    let size = pool.options().get_max_connections();
+    let mut all = until(|| async {
+        let mut all = Vec::new();
+        for _ in 0..size {
+            all.push(pool.acquire().await.ok()?);
+        }
+        Some(all)
+    })
+    .await;
+    for connection in &mut all {
+        let inserted = connection.execute(AssertSqlSafe(charge_of(&probe))).await;
+        inserted.expect("a connection in order");
+    }
+    assert_eq!(world.charges(&probe).await, i64::from(size));
 }
 
 /// Whose connection the handler charges with.
@@ -239,6 +274,6 @@ pub async fn all_idle(pool: &Pool) {
 /// The handler's own statement.
 pub const CHARGE: &str = "INSERT INTO charges";
 
-fn charge_of(account: &str) -> String {
+pub fn charge_of(account: &str) -> String {
     format!("{CHARGE} (account) VALUES ('{account}')")
 }

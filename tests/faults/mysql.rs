@@ -11,8 +11,12 @@ mod app;
 mod claims;
 #[path = "commit.rs"]
 mod commit;
+#[path = "conflicts.rs"]
+mod conflicts;
 #[path = "lease.rs"]
 mod lease;
+#[path = "lock_waits.rs"]
+mod lock_waits;
 #[path = "outages.rs"]
 mod outages;
 #[path = "silence.rs"]
@@ -21,6 +25,9 @@ mod silence;
 mod transaction;
 #[path = "world.rs"]
 mod world;
+
+/// It undoes the whole transaction, which the store finds out by itself.
+const DEADLOCK_IS_FOUND_OUT: bool = true;
 
 /// Parts of the statements that a store sends, in the order in which it sends them.
 mod statement {

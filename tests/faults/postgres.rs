@@ -11,6 +11,8 @@ mod app;
 mod claims;
 #[path = "commit.rs"]
 mod commit;
+#[path = "conflicts.rs"]
+mod conflicts;
 #[path = "lease.rs"]
 mod lease;
 #[path = "outages.rs"]
@@ -19,10 +21,15 @@ mod outages;
 mod pgbouncer;
 #[path = "silence.rs"]
 mod silence;
+#[path = "skew.rs"]
+mod skew;
 #[path = "transaction.rs"]
 mod transaction;
 #[path = "world.rs"]
 mod world;
+
+/// It undoes the statement. Whether a handler then goes on is its own affair.
+const DEADLOCK_IS_FOUND_OUT: bool = false;
 
 /// Parts of the statements that a store sends, in the order in which it sends them.
 mod statement {

@@ -17,7 +17,7 @@ use tower_idempotency::{
 
 use super::{LeaseStore, Pool, PoolOptions, Server, TransactionStore, shared_server};
 
-/// A database with both stores' tables, and one for charges. Clones are the same.
+/// A database with both stores' tables, and those for charges and balances. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct World {
     pub url: String,
@@ -93,7 +93,10 @@ async fn made(server: &Server) -> String {
     let transactions = TransactionStore::new(pool.clone());
     transactions.migrate().await.expect("a table");
     let charges = "CREATE TABLE charges (account VARCHAR(40) NOT NULL)";
-    sqlx::query(charges).execute(&pool).await.expect("a table");
+    let balances = "CREATE TABLE balances (name VARCHAR(40) PRIMARY KEY, amount INT NOT NULL)";
+    for table in [charges, balances] {
+        sqlx::query(table).execute(&pool).await.expect("a table");
+    }
     pool.close().await;
     url
 }
