@@ -22,7 +22,7 @@ pub(crate) async fn serve() -> Result<(), BoxError> {
     match url.split(':').next() {
         Some("sqlite") => serve_from(databases::sqlite(&url).await?).await,
         #[cfg(feature = "postgres")]
-        Some("postgres") => serve_from(databases::postgres(&url).await?).await,
+        Some("postgres" | "postgresql") => serve_from(databases::postgres(&url).await?).await,
         #[cfg(feature = "mysql")]
         Some("mysql") => serve_from(databases::mysql(&url).await?).await,
         Some(feature) if ["postgres", "mysql"].contains(&feature) => {
