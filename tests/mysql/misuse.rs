@@ -394,3 +394,37 @@ async fn a_temporary_table_commits_nothing() {
     complete(&store, &claim, "done").await.unwrap();
     assert_eq!(count(&outside, CHARGES).await, 1);
 }
+
+/// What it has begun since takes no record; what it had done was committed all the same.
+#[tokio::test]
+async fn a_handler_that_begins_what_can_not_write_has_committed() {
+    for begins in ["START TRANSACTION READ ONLY", "LOCK TABLES charges WRITE"] {
+        let database = database!();
+        let outside = database.shop().await;
+        let pool = database.pool(1).await;
+        let store = TransactionStore::new(pool.clone());
+        store.migrate().await.unwrap();
+        let key = fresh_key();
+        let claim = claim(&store, &key, &terms()).await;
+        let mut tx = take(&claim);
+        run(&mut tx, "INSERT INTO charges VALUES (7)")
+            .await
+            .unwrap();
+        sqlx::raw_sql(begins).execute(&mut *tx).await.unwrap();
+        drop(tx);
+        assert_kind(
+            complete(&store, &claim, "done").await,
+            StoreErrorKind::Misused,
+        );
+        assert_eq!(count(&outside, CHARGES).await, 1, "{begins}");
+        assert!(matches!(reserve(&store, &key).await, Reservation::Unknown));
+        // And nothing of it is left on the pool's connection.
+        let free = pool.acquire().await.unwrap();
+        drop(free);
+        sqlx::query("INSERT INTO charges VALUES (8)")
+            .execute(&pool)
+            .await
+            .unwrap();
+        assert_eq!(count(&outside, CHARGES).await, 2, "{begins}");
+    }
+}

@@ -146,3 +146,37 @@ async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
     }
     assert!(dropped > 0 && committed > 0, "{dropped}, {committed}");
 }
+
+#[tokio::test]
+async fn a_claim_is_committed_also_where_a_stranger_left_a_transaction() {
+    let database = database!();
+    let shared = database.pool(1).await;
+    let store = LeaseStore::new(shared.clone());
+    let other = database.leases(1).await;
+    let key = fresh_key();
+    // What a `begin` leaves behind that is dropped.
+    shared.execute("BEGIN").await.unwrap();
+    claim(&store, &key, &terms()).await;
+    assert!(matches!(
+        reserve(&other, &key).await,
+        Reservation::InFlight { .. }
+    ));
+}
+
+#[tokio::test]
+async fn a_run_that_is_cut_off_in_mid_statement_does_not_keep_its_key_for_as_long_as_that_takes() {
+    let database = database!();
+    let (store, other) = (
+        database.transactions(1).await,
+        database.transactions(1).await,
+    );
+    let key = fresh_key();
+    let mut cut = claim(&store, &key, &terms()).await;
+    let mut tx = take(&cut);
+    // Longer than `until` has patience.
+    drop(drop_after(2, run(&mut tx, "SELECT pg_sleep(300)")).await);
+    drop(tx);
+    cut.set_interrupted();
+    drop(store.abandon(&cut, RETENTION).await);
+    until(|| async { matches!(reserve(&other, &key).await, Reservation::Acquired(_)) }).await;
+}

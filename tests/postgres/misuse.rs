@@ -255,3 +255,29 @@ fn a_tx_may_outlive_its_runtime_and_die_on_any_thread() {
         assert_eq!(count(&outside, CHARGES).await, 0);
     });
 }
+
+#[tokio::test]
+async fn an_unknown_outcome_is_recorded_also_where_others_wait_for_the_connection() {
+    let database = database!();
+    let pool = database.pool(1).await;
+    let store = TransactionStore::new(pool.clone());
+    let (other, outside) = (database.transactions(1).await, database.pool(1).await);
+    let key = fresh_key();
+    let claim = claim(&store, &key, &terms()).await;
+    let mut tx = take(&claim);
+    run(&mut tx, CHARGE).await.unwrap();
+    run(&mut tx, "COMMIT").await.unwrap();
+    drop(tx);
+    let (held, holds) = oneshot::channel::<()>();
+    let waiting = tokio::spawn(async move {
+        let connection = pool.acquire().await.unwrap();
+        drop(holds.await);
+        drop(connection);
+    });
+    let error = settle(&store, &claim, false).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Misused);
+    assert!(matches!(reserve(&other, &key).await, Reservation::Unknown));
+    assert_eq!(count(&outside, CHARGES).await, 1);
+    drop(held);
+    waiting.await.unwrap();
+}

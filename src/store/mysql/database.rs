@@ -50,6 +50,12 @@ impl Database {
         retry(lost_to_another(), attempt).await.map_err(failed)
     }
 
+    /// The same, for its rows.
+    pub(super) async fn fetch_script(&self, text: &str) -> Result<Vec<MySqlRow>, StoreError> {
+        let attempt = || self.fetch_script_once(text.to_owned());
+        retry(lost_to_another(), attempt).await.map_err(failed)
+    }
+
     pub(super) async fn execute_once(
         &self,
         query: Query<'_, MySql, MySqlArguments>,
@@ -70,6 +76,15 @@ impl Database {
         let answer = match guarded.connection() {
             // To the end, which is the commit: `fetch_optional` stops at the row, and drops an error that comes after it.
             Some(connection) => bounded(query.fetch_all(connection)).await,
+            None => Err(sqlx::Error::PoolClosed),
+        };
+        give_back(guarded, answer).await
+    }
+
+    async fn fetch_script_once(&self, text: String) -> Result<Vec<MySqlRow>, sqlx::Error> {
+        let mut guarded = self.acquire(Kept::default()).await?;
+        let answer = match guarded.connection() {
+            Some(connection) => script(connection, AssertSqlSafe(text)).await,
             None => Err(sqlx::Error::PoolClosed),
         };
         give_back(guarded, answer).await

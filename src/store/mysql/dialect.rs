@@ -188,7 +188,7 @@ impl TransactionDialect for Dialect {
             }
             Ok(_) => sqlx::Error::RowNotFound,
             Err(error) if is_conflict(&error) => error,
-            Err(error) => return Err(self.not_saved(connection, error).await),
+            Err(error) => return Err(self.not_saved(connection, claim, error).await),
         };
         Err(match self.is_committed(connection, claim).await {
             Ok(true) => NotCommitted::Ended,
@@ -240,6 +240,20 @@ impl TransactionDialect for Dialect {
         }
     }
 
+    async fn save_unknown_on(
+        &self,
+        connection: &mut MySqlConnection,
+        claim: &Claim,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        // Rolled back by then, and with autocommit: see `is_committed`.
+        let saved = self.sql.save_unknown.query().bind(to_micros(retention));
+        let saved = saved
+            .bind(&claim.key().as_bytes()[..])
+            .bind(claim.nonce().as_bytes().to_vec());
+        saved.execute(connection).await.map(drop).map_err(failed)
+    }
+
     async fn save_unknown(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
         let save = || {
             self.sql
@@ -267,21 +281,19 @@ impl Dialect {
         Ok(is_committed)
     }
 
-    /// The record couldn't be written.
+    /// The record couldn't be written. Nothing is committed then, unless the handler did that before.
     async fn not_saved(
         &self,
         connection: &mut MySqlConnection,
+        claim: &Claim,
         error: sqlx::Error,
     ) -> NotCommitted {
         if !is_answer(&error) {
             return NotCommitted::Failed(error);
         }
-        match script(connection, self.sql.roll_back.text()).await {
-            Ok(_) => {
-                start_rollback::<MySql>(connection);
-                NotCommitted::Failed(error)
-            }
-            // Whatever the session is now, it must not be pooled.
+        match self.is_committed(connection, claim).await {
+            Ok(true) => NotCommitted::Ended,
+            Ok(false) => NotCommitted::Failed(error),
             Err(_) => NotCommitted::Unsure(error),
         }
     }

@@ -9,7 +9,7 @@ use super::{
     error::{failed, is_duplicate, lost_to_another},
     lease_sql::LeaseSql,
     schema::LEASES,
-    statement::{Statement, found},
+    statement::{Statement, found, literal},
     upkeep::UpkeepSql,
 };
 use crate::{
@@ -199,18 +199,15 @@ impl LeaseDialect for LeaseStore {
         terms: &Terms,
     ) -> Result<Looked, StoreError> {
         let began = Instant::now();
-        let claim = || {
-            self.sql
-                .claim
-                .query()
-                .bind(&key.as_bytes()[..])
-                .bind(i64::from(fingerprint.tag().to_u16()))
-                .bind(&fingerprint.digest()[..])
-                .bind(terms.nonce().as_bytes().to_vec())
-                .bind(to_micros(terms.lease()))
-                .bind(to_micros(terms.lease().saturating_add(terms.retention())))
-        };
-        let rows = self.database.fetch(claim).await?;
+        let claim = self.sql.claim.committed(&[
+            literal(key.as_bytes()),
+            fingerprint.tag().to_u16().to_string(),
+            literal(fingerprint.digest()),
+            literal(terms.nonce().as_bytes()),
+            to_micros(terms.lease()).to_string(),
+            to_micros(terms.lease().saturating_add(terms.retention())).to_string(),
+        ]);
+        let rows = self.database.fetch_script(&claim).await?;
         let found = match rows.first() {
             Some(row) => found(Some(row))?,
             None => self.read(key).await?,
@@ -242,21 +239,18 @@ impl LeaseDialect for LeaseStore {
         let Some(over) = over else {
             return Ok(None);
         };
-        let claim = || {
-            self.sql
-                .claim_over
-                .query()
-                .bind(i64::from(fingerprint.tag().to_u16()))
-                .bind(&fingerprint.digest()[..])
-                .bind(terms.nonce().as_bytes().to_vec())
-                .bind(i64::from(attempt))
-                .bind(to_micros(terms.lease()))
-                .bind(to_micros(terms.lease().saturating_add(terms.retention())))
-                .bind(&key.as_bytes()[..])
-                .bind(&over.nonce.as_bytes()[..])
-                .bind(over.state as i64)
-        };
-        let claimed = self.database.execute(claim).await?;
+        let claim = self.sql.claim_over.committed(&[
+            fingerprint.tag().to_u16().to_string(),
+            literal(fingerprint.digest()),
+            literal(terms.nonce().as_bytes()),
+            attempt.to_string(),
+            to_micros(terms.lease()).to_string(),
+            to_micros(terms.lease().saturating_add(terms.retention())).to_string(),
+            literal(key.as_bytes()),
+            literal(over.nonce.as_bytes()),
+            (over.state as i64).to_string(),
+        ]);
+        let claimed = self.database.execute_script(&claim).await?;
         Ok((claimed.rows_affected() > 0).then(|| {
             let fence = claimed.last_insert_id();
             Claim::new(*key, *fingerprint, terms.nonce(), attempt, fence)

@@ -32,6 +32,18 @@ impl Statement {
         self.0.clone()
     }
 
+    /// With these in the place of its question marks, and behind a `COMMIT`: where a stranger has left the session in a transaction, as
+    /// sqlx does when a `begin` is dropped, what the statement writes would not be committed otherwise.
+    pub(super) fn committed(&self, arguments: &[String]) -> String {
+        let mut parts = self.0.as_str().split('?');
+        let mut text = format!("COMMIT; {}", parts.next().unwrap_or_default());
+        for (argument, part) in arguments.iter().zip(parts) {
+            text.push_str(argument);
+            text.push_str(part);
+        }
+        text
+    }
+
     /// To be prepared once per connection.
     pub(super) fn query<'q>(&self) -> Query<'q, MySql, MySqlArguments> {
         sqlx::query(self.text())

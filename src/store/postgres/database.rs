@@ -9,7 +9,9 @@ use super::{
 };
 use crate::{
     StoreError,
-    store::sql::{Guarded, Kept, begin, bounded, commit, retry, rollback},
+    store::sql::{
+        Guarded, Kept, begin, bounded, commit, retry, rollback, transactions::end_uncounted,
+    },
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -63,6 +65,32 @@ impl Database {
         match &answer {
             Err(error) if !is_answer(error) => drop(guarded.close().await),
             Ok(_) | Err(_) => guarded.pool(),
+        }
+        answer
+    }
+
+    /// Runs a statement that must be committed when it returns: between `BEGIN` and `COMMIT`, in one round trip. Alone, it would not be
+    /// committed where a stranger has left the connection in a transaction, as sqlx does when a `begin` is dropped.
+    pub(super) async fn run_committed(
+        &self,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let text = statement.spelled(arguments).unwrap_or_default();
+        let run = || self.run_committed_once(format!("BEGIN; {text}; COMMIT"));
+        retry(is_conflict, run).await.map_err(failed)
+    }
+
+    async fn run_committed_once(&self, text: String) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut guarded = Guarded::<Postgres>::new(self.acquire().await?, Kept::default());
+        let Some(connection) = guarded.connection() else {
+            return Err(sqlx::Error::PoolClosed);
+        };
+        let answer = bounded(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection)).await;
+        match &answer {
+            Ok(_) => guarded.pool(),
+            Err(error) if is_answer(error) => end_uncounted(guarded).await,
+            Err(_) => drop(guarded.close().await),
         }
         answer
     }

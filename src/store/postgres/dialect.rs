@@ -176,7 +176,8 @@ impl TransactionDialect for Dialect {
                 Ok(Opened::Answered(answer))
             }
             Err(error) => {
-                give_up(transaction).await;
+                // It may be one that doesn't answer any more.
+                drop(transaction.close().await);
                 Err(error)
             }
         }
@@ -239,6 +240,21 @@ impl TransactionDialect for Dialect {
         }
     }
 
+    async fn save_unknown_on(
+        &self,
+        connection: &mut PgConnection,
+        claim: &Claim,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        script(connection, ROLLBACK.to_owned()).await?;
+        let nonce = claim.nonce();
+        let arguments = Argument::of_record(claim, &nonce, None, retention);
+        let saved = self
+            .database
+            .run_on(connection, &self.sql.save_unknown, &arguments);
+        saved.await.map(drop).map_err(failed)
+    }
+
     async fn save_unknown(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
         let nonce = claim.nonce();
         let arguments = Argument::of_record(claim, &nonce, None, retention);
@@ -289,7 +305,7 @@ fn not_committed(error: sqlx::Error) -> NotCommitted {
     if is_conflict(&error) {
         NotCommitted::Conflict(error)
     } else if is_constraint(&error) {
-        NotCommitted::Failed(error)
+        NotCommitted::Refused(error)
     } else {
         NotCommitted::Unsure(error)
     }

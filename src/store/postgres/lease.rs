@@ -181,7 +181,7 @@ impl LeaseDialect for LeaseStore {
         ];
         let rows = self
             .database
-            .run(&self.sql.claim_or_read, &arguments)
+            .run_committed(&self.sql.claim_or_read, &arguments)
             .await?;
         let Some(row) = rows.first() else {
             return Ok(Looked::LookAgain);
@@ -226,7 +226,10 @@ impl LeaseDialect for LeaseStore {
             terms.lease().into(),
             terms.retention().into(),
         ];
-        let claimed = self.database.run(&self.sql.claim_over, &arguments).await?;
+        let claimed = self
+            .database
+            .run_committed(&self.sql.claim_over, &arguments)
+            .await?;
         let Some(row) = claimed.first() else {
             return Ok(None);
         };

@@ -33,15 +33,16 @@ impl TransactionSql {
         }
     }
 
-    /// Begins the handler's transaction with the lock of the key, and with a limit to its idleness: a process that is frozen, or cut
-    /// off, loses it. The settings end with the transaction. One row: [`claim`], and the session's own limit.
+    /// Begins the handler's transaction with the lock of the key, and with limits: a process that is frozen, or cut off, loses it, be
+    /// the server idle, at work, or sending. The settings end with the transaction. One row: [`claim`], and the session's own limit.
     ///
     /// The record is read by a statement of its own, which sees what was committed before the lock was got.
     pub(super) fn enter(&self, key: &RecordKey, terms: &Terms) -> String {
         let (lock, limit) = (self.lock(key, terms), idle_limit(terms));
         format!(
-            "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true); \
-             SET LOCAL {IDLE_LIMIT} = {limit}"
+            "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true), \
+             {NOTICE_CLOSED}, CASE current_setting('tcp_user_timeout') WHEN '0' THEN \
+             set_config('tcp_user_timeout', '{limit}', true) END; SET LOCAL {IDLE_LIMIT} = {limit}"
         )
     }
 
@@ -113,6 +114,13 @@ pub(super) fn idle_limit(terms: &Terms) -> i32 {
     let limit = terms.run_limit().as_millis();
     i32::try_from(limit).unwrap_or(i32::MAX).max(1)
 }
+
+/// A server that executes a statement looks now and then whether its client is still there. Postgres has this since 14, and not on
+/// Windows.
+const NOTICE_CLOSED: &str =
+    "CASE WHEN current_setting('client_connection_check_interval', true) = '0'
+    AND current_setting('dynamic_shared_memory_type') <> 'windows'
+    THEN set_config('client_connection_check_interval', '1s', true) END";
 
 const IDLE_LIMIT: &str = "idle_in_transaction_session_timeout";
 

@@ -277,7 +277,7 @@ impl TransactionDialect for Dialect {
         }
         let saved = save(&mut *connection, claim, Some(response), retention)
             .await
-            .map_err(NotCommitted::Failed)?;
+            .map_err(NotCommitted::Refused)?;
         if !saved {
             return Err(NotCommitted::Lost);
         }
@@ -304,6 +304,18 @@ impl TransactionDialect for Dialect {
         };
         end(transaction).await;
         found
+    }
+
+    async fn save_unknown_on(
+        &self,
+        connection: &mut SqliteConnection,
+        claim: &Claim,
+        retention: Duration,
+    ) -> Result<(), StoreError> {
+        // An error says that there is nothing to roll back.
+        drop(sqlx::raw_sql("ROLLBACK").execute(&mut *connection).await);
+        let saved = save(connection, claim, None, retention).await;
+        saved.map(drop).map_err(failed)
     }
 
     async fn save_unknown(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
@@ -372,7 +384,7 @@ async fn commit_patiently(connection: &mut SqliteConnection) -> Result<(), NotCo
             Ok(()) => return Ok(()),
             Err(error) if is_busy(&error) && Instant::now() < deadline => sleep(BUSY_PAUSE).await,
             Err(error) if is_busy(&error) || is_constraint(&error) => {
-                return Err(NotCommitted::Failed(error));
+                return Err(NotCommitted::Refused(error));
             }
             Err(error) => return Err(NotCommitted::Unsure(error)),
         }
@@ -383,7 +395,7 @@ fn no_savepoint(error: sqlx::Error) -> NotCommitted {
     if is_refused(&error) {
         NotCommitted::Ended
     } else {
-        NotCommitted::Failed(error)
+        NotCommitted::Refused(error)
     }
 }
 

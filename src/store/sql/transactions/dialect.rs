@@ -51,7 +51,16 @@ pub(crate) trait TransactionDialect: Clone + fmt::Debug + Send + Sync + 'static 
         key: &RecordKey,
     ) -> impl Future<Output = Result<Found, StoreError>> + Send;
 
-    /// Records, outside of any transaction, that the outcome of a claim is unknown.
+    /// Records that the outcome of a claim is unknown, on the connection whose transaction the handler has ended. Whatever it has
+    /// begun there since is rolled back.
+    fn save_unknown_on(
+        &self,
+        connection: &mut <Self::Database as Database>::Connection,
+        claim: &Claim,
+        retention: std::time::Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The same on another connection.
     fn save_unknown(
         &self,
         claim: &Claim,
@@ -76,7 +85,9 @@ pub(crate) enum NotCommitted {
     Lost,
     /// The database rolled it back in favour of another one.
     Conflict(sqlx::Error),
-    /// Nothing was committed.
+    /// It was refused at its end, by a constraint, say, and rolled back.
+    Refused(sqlx::Error),
+    /// Nothing was committed, and the connection may be in any state.
     Failed(sqlx::Error),
     /// `COMMIT` was sent, and failed in a way that doesn't tell.
     Unsure(sqlx::Error),

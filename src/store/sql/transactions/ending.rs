@@ -12,15 +12,15 @@ use crate::{
     SavedResponse, StoreError, StoreErrorKind,
     store::{
         Claim,
-        sql::{Guarded, Kept, depth, rollback},
+        sql::{Guarded, depth, rollback},
     },
 };
 
 /// Why a settlement did not do what it should.
-pub(super) enum Failure {
+pub(super) enum Failure<DB: Database> {
     /// The transaction that we opened had ended before, and who knows what was committed.
-    /// The key is still kept, so that this can be recorded.
-    EndedByHandler(Option<Kept>),
+    /// Its connection and its key are still kept, so that this can be recorded.
+    EndedByHandler(Guarded<DB>),
     Store(StoreError),
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn commit<D: TransactionDialect>(
     claim: &Claim,
     response: &SavedResponse,
     retention: Duration,
-) -> Result<(), Failure> {
+) -> Result<(), Failure<D::Database>> {
     let limit = transaction.answer_limit();
     let Some(connection) = transaction.connection() else {
         return Err(Failure::Store(StoreErrorKind::RolledBack.into()));
@@ -57,7 +57,7 @@ pub(super) async fn roll_back<D: TransactionDialect>(
     mut transaction: Guarded<D::Database>,
     claim: &Claim,
     interrupted: bool,
-) -> Result<(), Failure> {
+) -> Result<(), Failure<D::Database>> {
     let limit = transaction.answer_limit();
     let Some(connection) = transaction.connection() else {
         return Ok(());
@@ -72,9 +72,7 @@ pub(super) async fn roll_back<D: TransactionDialect>(
             Err(not_committed(transaction, reason).await)
         }
         Ok(Ok(())) => {
-            // A server notices some time later that a connection was closed. It answers a rollback when the key is free.
-            drop(timeout(limit, rollback::<D::Database>(connection)).await);
-            drop(transaction.close().await);
+            roll_back_and_close(transaction).await;
             Ok(())
         }
         // A closed connection is rolled back, too.
@@ -85,9 +83,12 @@ pub(super) async fn roll_back<D: TransactionDialect>(
     }
 }
 
-async fn not_committed<DB: Database>(transaction: Guarded<DB>, reason: NotCommitted) -> Failure {
+async fn not_committed<DB: Database>(
+    transaction: Guarded<DB>,
+    reason: NotCommitted,
+) -> Failure<DB> {
     let rolled_back = match reason {
-        NotCommitted::Ended => return Failure::EndedByHandler(transaction.close().await),
+        NotCommitted::Ended => return Failure::EndedByHandler(transaction),
         NotCommitted::Misused(how) => {
             drop(transaction.close().await);
             StoreError::new(StoreErrorKind::Misused, how)
@@ -104,12 +105,26 @@ async fn not_committed<DB: Database>(transaction: Guarded<DB>, reason: NotCommit
             end(transaction).await;
             StoreError::new(StoreErrorKind::Conflict, error)
         }
-        NotCommitted::Failed(error) => {
+        NotCommitted::Refused(error) => {
             end(transaction).await;
+            StoreError::new(StoreErrorKind::RolledBack, error)
+        }
+        NotCommitted::Failed(error) => {
+            // Whatever the handler left there, a COPY in its middle or locked tables, goes with the connection.
+            roll_back_and_close(transaction).await;
             StoreError::new(StoreErrorKind::RolledBack, error)
         }
     };
     Failure::Store(rolled_back)
+}
+
+/// A server notices some time later that a connection was closed. It answers a rollback when the key is free.
+async fn roll_back_and_close<DB: Database>(mut transaction: Guarded<DB>) {
+    let limit = transaction.answer_limit();
+    if let Some(connection) = transaction.connection() {
+        drop(timeout(limit, rollback::<DB>(connection)).await);
+    }
+    drop(transaction.close().await);
 }
 
 /// Rolls back what was only read, or what is known to be open. A connection that can't is closed.

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::{
     Opened, TransactionDialect,
     ending::{Failure, commit, roll_back},
@@ -180,13 +182,23 @@ impl<D: TransactionDialect> Transactions<D> {
         &self,
         claim: &Claim,
         retention: Duration,
-        result: Result<(), Failure>,
+        result: Result<(), Failure<D::Database>>,
     ) -> Result<(), StoreError> {
         match result {
             Ok(()) => Ok(()),
             Err(Failure::Store(error)) => Err(error),
-            Err(Failure::EndedByHandler(kept)) => {
-                if let Err(error) = self.dialect.save_unknown(claim, retention).await {
+            Err(Failure::EndedByHandler(mut ended)) => {
+                let limit = ended.answer_limit();
+                // At once and here: another connection may have to be waited for, and the key's lock went with the transaction.
+                let saved = match ended.connection() {
+                    Some(connection) => {
+                        let saving = self.dialect.save_unknown_on(connection, claim, retention);
+                        matches!(timeout(limit, saving).await, Ok(Ok(())))
+                    }
+                    None => false,
+                };
+                let kept = ended.close().await;
+                if !saved && let Err(error) = self.dialect.save_unknown(claim, retention).await {
                     report_unknown_not_written(claim, &error);
                 }
                 drop(kept);
