@@ -36,7 +36,7 @@ mod transaction;
 #[path = "world.rs"]
 mod world;
 
-/// It undoes the statement. Whether a handler then goes on is its own affair.
+/// It fails the transaction, and only the handler knows by what.
 const DEADLOCK_IS_FOUND_OUT: bool = false;
 
 /// One statement does both.
