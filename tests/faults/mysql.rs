@@ -2,7 +2,9 @@
 
 pub use sqlx::{MySql as Backend, MySqlPool as Pool, mysql::MySqlPoolOptions as PoolOptions};
 pub use tower_idempotency::mysql::{LeaseStore, TransactionStore};
+use tower_idempotency::store::StoreKind;
 
+use self::operating::Operation;
 pub use crate::servers::{MariaDb as Server, mariadb as shared_server};
 
 #[path = "app.rs"]
@@ -17,8 +19,12 @@ mod conflicts;
 mod lease;
 #[path = "lock_waits.rs"]
 mod lock_waits;
+#[path = "operating.rs"]
+mod operating;
 #[path = "outages.rs"]
 mod outages;
+#[path = "patterns.rs"]
+mod patterns;
 #[path = "silence.rs"]
 mod silence;
 #[path = "transaction.rs"]
@@ -29,10 +35,19 @@ mod world;
 /// It undoes the whole transaction, which the store finds out by itself.
 const DEADLOCK_IS_FOUND_OUT: bool = true;
 
+/// Whether it reads before it deletes: others' locks aren't waited for.
+fn looks_first(kind: StoreKind, operation: Operation) -> bool {
+    match operation {
+        Operation::Forget => kind == StoreKind::Transaction,
+        Operation::Purge => true,
+        Operation::Inspect | Operation::Ping => false,
+    }
+}
+
 /// Parts of the statements that a store sends, in the order in which it sends them.
 mod statement {
     pub const OPENING: &str = "START TRANSACTION";
-    pub const OPENING_2: &str = "SAVEPOINT tower_idempotency";
+    pub const OPENING_2: &str = "SET @tower_idempotency_began";
     pub const REPLAY_2: &str = "IF(response IS NULL";
     pub const RECORD: &str = "fence = GREATEST(fence, ?), expires";
     pub const COMMIT: &str = "COMMIT";

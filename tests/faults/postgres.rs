@@ -2,7 +2,9 @@
 
 pub use sqlx::{PgPool as Pool, Postgres as Backend, postgres::PgPoolOptions as PoolOptions};
 pub use tower_idempotency::postgres::{LeaseStore, TransactionStore};
+use tower_idempotency::store::StoreKind;
 
+use self::operating::Operation;
 pub use crate::servers::{Postgres as Server, postgres as shared_server};
 
 #[path = "app.rs"]
@@ -15,8 +17,14 @@ mod commit;
 mod conflicts;
 #[path = "lease.rs"]
 mod lease;
+#[path = "opening.rs"]
+mod opening;
+#[path = "operating.rs"]
+mod operating;
 #[path = "outages.rs"]
 mod outages;
+#[path = "patterns.rs"]
+mod patterns;
 #[path = "pgbouncer.rs"]
 mod pgbouncer;
 #[path = "silence.rs"]
@@ -28,8 +36,13 @@ mod transaction;
 #[path = "world.rs"]
 mod world;
 
-/// It undoes the statement. Whether a handler then goes on is its own affair.
+/// It fails the transaction, and only the handler knows by what.
 const DEADLOCK_IS_FOUND_OUT: bool = false;
+
+/// One statement does both.
+fn looks_first(_: StoreKind, _: Operation) -> bool {
+    false
+}
 
 /// Parts of the statements that a store sends, in the order in which it sends them.
 mod statement {
