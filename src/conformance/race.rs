@@ -10,13 +10,13 @@ use crate::{
     store::{Claim, Reservation},
 };
 
-/// The winner does nothing: the others are told so, however often they ask.
+/// The winner hangs until the others gave up, and then releases the key: of those who ask again, one acquires it.
 pub(super) async fn with_a_hanging_winner(case: &Case, claimers: usize) {
-    let winner = winner_of(case, claimers).await;
-    for reservation in at_once(case, claimers, None).await {
-        in_flight(case, &reservation);
+    for _ in 0..2 {
+        let winner = winner_of(case, claimers).await;
+        case.is_in_flight().await;
+        case.release(&winner).await;
     }
-    case.release(&winner).await;
 }
 
 /// The winner completes while the others still ask. Once it did, nobody gets anything but its response.
@@ -36,14 +36,6 @@ pub(super) async fn with_a_completing_winner(case: &Case, claimers: usize) {
             Reservation::Replay(saved) => case.check(saved == response, &response, &saved),
             other => case.broken("Replay", &other),
         }
-    }
-}
-
-/// The winner releases the key when the others gave up: one of those who ask again acquires it.
-pub(super) async fn with_a_releasing_winner(case: &Case, claimers: usize) {
-    for _ in 0..2 {
-        let winner = winner_of(case, claimers).await;
-        case.release(&winner).await;
     }
 }
 
