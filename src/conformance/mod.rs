@@ -47,6 +47,7 @@
 mod case;
 mod harness;
 mod macros;
+mod race;
 
 pub mod late;
 pub mod operating;

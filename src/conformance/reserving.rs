@@ -1,16 +1,13 @@
 //! Clauses 1 to 13: what `reserve` finds, and in which order.
 
-use std::sync::Arc;
-
-use tokio::task::JoinSet;
-
 use super::{
     Harness,
     case::{Case, LONG, SHORT, response, run_again, terms, terms_of},
+    race,
 };
 use crate::{
     RecordKey,
-    store::{Claim, Reservation, Terms},
+    store::{Claim, Terms},
 };
 
 /// Clause 1.
@@ -32,29 +29,9 @@ pub async fn a_new_key_is_acquired(harness: &dyn Harness) {
 /// Clause 2.
 pub async fn one_of_many_claimers_acquires(harness: &dyn Harness) {
     let case = Case::new(harness, "2 one_of_many_claimers_acquires");
-    let mut claimers = JoinSet::new();
-    for _ in 0..50 {
-        let (store, key, fingerprint) = (Arc::clone(&case.store), case.key, case.fingerprint);
-        claimers.spawn(async move { store.reserve(&key, &fingerprint, &terms()).await });
-    }
-    let mut winner = None;
-    while let Some(claimer) = claimers.join_next().await {
-        let reservation = match claimer {
-            Ok(result) => case.ok("reserve", result),
-            Err(panic) => case.broken("an answer", &panic),
-        };
-        match reservation {
-            Reservation::Acquired(claim) => {
-                case.check(winner.is_none(), "one claim", &(&winner, &claim));
-                winner = Some(claim);
-            }
-            Reservation::InFlight { .. } => {}
-            other => case.broken("Acquired or InFlight", &other),
-        }
-    }
-    match &winner {
-        Some(claim) => case.release(claim).await,
-        None => case.broken("one claim", &winner),
+    for claimers in [2, 5, 20] {
+        race::with_a_hanging_winner(&case.on_random_key(), claimers).await;
+        race::with_a_completing_winner(&case.on_random_key(), claimers).await;
     }
 }
 

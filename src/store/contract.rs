@@ -30,7 +30,8 @@ use crate::{Fingerprint, Identity, RecordKey, SavedResponse, StoreError, Tag};
 ///
 /// 1. *all* `a_new_key_is_acquired`: where no unexpired record is, the key is claimed: attempt 1, with the key,
 ///    fingerprint and nonce that were passed.
-/// 2. *all* `one_of_many_claimers_acquires`: of any number of calls at once, one acquires the key. The others are `InFlight`.
+/// 2. *all* `one_of_many_claimers_acquires`: of any number of calls at once, one acquires the key. The others are `InFlight`
+///    until it is settled.
 /// 3. *all* `every_byte_of_a_key_counts`: keys that differ in one bit, or in a last byte that is blank or zero,
 ///    have records of their own.
 /// 4. *all* `a_running_key_is_in_flight`: an equal request in mid-run is told to ask again later than now.

@@ -1,5 +1,5 @@
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -16,6 +16,8 @@ pub(crate) enum Flaw {
     None,
     MakesItsOwnNonce,
     AcquiresTwice,
+    AcquiresTheTenth,
+    FreesForAll,
     PadsKeys,
     RetriesAtOnce,
     LooksAtTheRunFirst,
@@ -56,6 +58,9 @@ pub(crate) struct Flawed {
     inner: MemoryStore,
     /// The last claim on each key, and its terms.
     claims: Mutex<HashMap<RecordKey, (Claim, Terms)>>,
+    /// How often a key was in flight.
+    refusals: Mutex<HashMap<RecordKey, usize>>,
+    released: Mutex<HashSet<RecordKey>>,
 }
 
 impl Flawed {
@@ -64,6 +69,8 @@ impl Flawed {
             flaw,
             inner: MemoryStore::new(),
             claims: Mutex::default(),
+            refusals: Mutex::default(),
+            released: Mutex::default(),
         }
     }
 
@@ -118,6 +125,19 @@ impl Flawed {
         Reservation::Acquired(Claim::new(key, fingerprint, nonce, attempt, fence))
     }
 
+    /// Whether the flaw hands out a claim where the key is in flight.
+    fn acquires_in_flight(&self, key: &RecordKey) -> bool {
+        let mut refusals = self.refusals.lock().unwrap();
+        let refused = refusals.entry(*key).or_default();
+        *refused += 1;
+        match self.flaw {
+            Flaw::AcquiresTwice => true,
+            Flaw::AcquiresTheTenth => *refused == 10,
+            Flaw::FreesForAll => self.released.lock().unwrap().contains(key),
+            _ => false,
+        }
+    }
+
     /// Whether a call with this claim fails because of the flaw; else the claim to make it with.
     async fn checked(&self, claim: &Claim) -> Result<Claim, StoreError> {
         let state = self.state(claim.key()).await;
@@ -157,7 +177,7 @@ impl Store for Flawed {
         let state = self.state(key).await;
         Ok(match (self.flaw, reservation, state) {
             (_, Reservation::Acquired(claim), _) => self.acquired(claim, terms),
-            (Flaw::AcquiresTwice, Reservation::InFlight { .. }, _) => {
+            (_, Reservation::InFlight { .. }, _) if self.acquires_in_flight(key) => {
                 Reservation::Acquired(Claim::new(*key, *fingerprint, terms.nonce(), 1, 1))
             }
             (Flaw::RetriesAtOnce, Reservation::InFlight { .. }, _) => Reservation::InFlight {
@@ -223,6 +243,7 @@ impl Store for Flawed {
     }
 
     async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
+        self.released.lock().unwrap().insert(*claim.key());
         let claim = &self.checked(claim).await?;
         match self.flaw {
             Flaw::NeverReleases => Ok(()),

@@ -22,6 +22,10 @@ use self::flawed::{Flaw, Flawed};
 const FLAWS: &[(Flaw, &str)] = &[
     (Flaw::MakesItsOwnNonce, "1 a_new_key_is_acquired"),
     (Flaw::AcquiresTwice, "2 one_of_many_claimers_acquires"),
+    (Flaw::AcquiresTheTenth, "2 one_of_many_claimers_acquires"),
+    (Flaw::FreesForAll, "2 one_of_many_claimers_acquires"),
+    (Flaw::NeverReleases, "2 one_of_many_claimers_acquires"),
+    (Flaw::ReplaysOnce, "2 one_of_many_claimers_acquires"),
     (Flaw::PadsKeys, "3 every_byte_of_a_key_counts"),
     (Flaw::RetriesAtOnce, "4 a_running_key_is_in_flight"),
     (Flaw::LooksAtTheRunFirst, "5 another_request_is_a_mismatch"),
