@@ -31,11 +31,11 @@ async fn errors_are_told_by_their_numbers() {
             (1114, StoreErrorKind::Full),
             (1021, StoreErrorKind::Full),
             (1053, StoreErrorKind::Unavailable),
-            (1290, StoreErrorKind::Unavailable),
+            (1290, StoreErrorKind::Other),
             (1317, StoreErrorKind::Unavailable),
             // Again and again, and never taken for a record.
-            (1205, StoreErrorKind::Unavailable),
-            (1213, StoreErrorKind::Unavailable),
+            (1205, StoreErrorKind::Other),
+            (1213, StoreErrorKind::Other),
             (1062, StoreErrorKind::Other),
             (1048, StoreErrorKind::Other),
         ] {

@@ -22,20 +22,27 @@ async fn a_closed_pool_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_database_that_only_reads_is_unavailable() {
+async fn a_lease_store_on_a_database_that_only_reads_refuses_and_replays() {
     let database = database!();
     let setting = ("default_transaction_read_only", "on");
     let store = LeaseStore::new(database.pool_with(1, setting).await);
     let key = fresh_key();
     assert_kind(
         store.reserve(&key, &fingerprint(1), &terms()).await,
-        StoreErrorKind::Unavailable,
+        StoreErrorKind::Other,
     );
     assert!(store.inspect(&key).await.unwrap().is_none());
+    let writable = database.leases(1).await;
+    let claim = claim(&writable, &key, &terms()).await;
+    writable
+        .complete(&claim, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, &key).await, "done");
 }
 
 #[tokio::test]
-async fn a_database_that_only_reads_is_unavailable_before_the_handler_runs() {
+async fn a_database_that_only_reads_is_refused_before_the_handler_runs() {
     let database = database!();
     let writable = database.transactions(1).await;
     let (done, new) = (fresh_key(), fresh_key());
@@ -48,7 +55,7 @@ async fn a_database_that_only_reads_is_unavailable_before_the_handler_runs() {
     let store = TransactionStore::new(database.pool_with(1, setting).await);
     assert_kind(
         store.reserve(&new, &fingerprint(1), &terms()).await,
-        StoreErrorKind::Unavailable,
+        StoreErrorKind::Other,
     );
     assert_replays(&reserve(&store, &done).await, "done");
 }
@@ -99,10 +106,10 @@ async fn errors_are_told_apart_by_their_sqlstate_and_none_is_a_record() {
         ("57P01", StoreErrorKind::Unavailable),
         ("57P03", StoreErrorKind::Unavailable),
         ("08006", StoreErrorKind::Unavailable),
-        ("25006", StoreErrorKind::Unavailable),
+        ("25006", StoreErrorKind::Other),
         // After the last attempt.
-        ("40001", StoreErrorKind::Unavailable),
-        ("40P01", StoreErrorKind::Unavailable),
+        ("40001", StoreErrorKind::Other),
+        ("40P01", StoreErrorKind::Other),
         ("23505", StoreErrorKind::Other),
         ("42501", StoreErrorKind::Other),
         ("42703", StoreErrorKind::Other),

@@ -91,9 +91,9 @@ const NO_SUCH_SAVEPOINT: u16 = 1305;
 /// By MySQL's group replication.
 const ROLLED_BACK_AT_COMMIT: u16 = 3101;
 
-/// It may be otherwise a little later, or on another server.
-const UNAVAILABLE: [u16; 24] = [
-    RECORD_CHANGED,
+/// The server can't be used at all just now. Not those of a server that was reached, and only reads, or undid the statement in favour of
+/// another one on the last attempt as well: a key may be done there.
+const UNAVAILABLE: [u16; 17] = [
     1040, // too many connections
     1041, // out of memory
     1047, // a Galera node that isn't ready
@@ -106,17 +106,11 @@ const UNAVAILABLE: [u16; 24] = [
     1161, // or not in time
     1184, // an aborted connection
     1203, // too many connections of this user
-    LOCK_WAIT_TIMEOUT,
-    DEADLOCK,
     1226, // a user's limit
-    1290, // the server only reads
     1317, // the statement was killed
-    1792, // the transaction only reads
-    1836, // the server only reads
     1927, // the connection was killed
     1969, // the statement took too long
     3024, // the same, on MySQL
-    ROLLED_BACK_AT_COMMIT,
 ];
 
 const NOT_MIGRATED: &str = "the store's table is missing or was altered, run its `migrate()` or the SQL that is shipped with it";

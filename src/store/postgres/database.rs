@@ -75,10 +75,10 @@ impl Database {
         &self,
         statement: &Statement,
         arguments: &[Argument<'_>],
-    ) -> Result<Vec<PgRow>, StoreError> {
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
         let text = statement.spelled(arguments).unwrap_or_default();
         let run = || self.run_committed_once(format!("BEGIN; {text}; COMMIT"));
-        retry(is_conflict, run).await.map_err(failed)
+        retry(is_conflict, run).await
     }
 
     async fn run_committed_once(&self, text: String) -> Result<Vec<PgRow>, sqlx::Error> {

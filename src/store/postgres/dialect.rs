@@ -108,7 +108,7 @@ impl Dialect {
         }
         if opening.is_read_only {
             return Err(StoreError::new(
-                StoreErrorKind::Unavailable,
+                StoreErrorKind::Other,
                 "the database only reads: a standby, or `default_transaction_read_only`",
             ));
         }

@@ -12,8 +12,8 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
     };
     let kind = match &*state {
         "53100" => StoreErrorKind::Full,
-        // A standby, or a session that may only read; a statement that was cancelled; conflicts that went on to the last attempt.
-        "25006" | "57014" | "40001" | "40P01" => StoreErrorKind::Unavailable,
+        // It was reached: a standby, or a session that may only read; conflicts that went on to the last attempt.
+        "25006" | "40001" | "40P01" => StoreErrorKind::Other,
         "42P01" | "42703" | "3F000" => return explained(NOT_MIGRATED, error),
         "42501" => return explained(NOT_ALLOWED, error),
         "26000" | "42P05" => return explained(POOLER, error),
@@ -38,6 +38,11 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
 /// A constraint doesn't hold. At COMMIT, where deferred ones are checked, or a deferred trigger raises, that is a rollback.
 pub(super) fn is_constraint(error: &sqlx::Error) -> bool {
     state(error).is_some_and(|state| state.starts_with("23") || state.starts_with("P0"))
+}
+
+/// The database only reads.
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    state(error).as_deref() == Some("25006")
 }
 
 /// There is no such savepoint, or no transaction at all.

@@ -5,7 +5,7 @@ use sqlx::{PgPool, Row, postgres::PgRow};
 
 use super::{
     database::Database,
-    error::failed,
+    error::{failed, is_read_only},
     lease_sql::LeaseSql,
     schema::Schema,
     statement::{Argument, Statement, bytes},
@@ -182,7 +182,19 @@ impl LeaseDialect for LeaseStore {
         let rows = self
             .database
             .run_committed(&self.sql.claim_or_read, &arguments)
-            .await?;
+            .await;
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) if is_read_only(&error) => {
+                // What is done can be answered all the same.
+                let found = self.read(key).await?;
+                let is_live = found.live().is_some();
+                return is_live
+                    .then_some(Looked::Found(found))
+                    .ok_or_else(|| failed(error));
+            }
+            Err(error) => return Err(failed(error)),
+        };
         let Some(row) = rows.first() else {
             return Ok(Looked::LookAgain);
         };
@@ -229,7 +241,8 @@ impl LeaseDialect for LeaseStore {
         let claimed = self
             .database
             .run_committed(&self.sql.claim_over, &arguments)
-            .await?;
+            .await
+            .map_err(failed)?;
         let Some(row) = claimed.first() else {
             return Ok(None);
         };
