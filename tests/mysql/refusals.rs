@@ -169,7 +169,7 @@ async fn a_closed_pool_and_a_killed_connection_are_unavailable() {
 
 /// A lock on the whole table, as a backup or an operator may take it, is waited for as long as the session waits.
 #[tokio::test]
-async fn a_locked_row_is_unavailable_when_the_session_does_not_wait_any_longer() {
+async fn a_locked_row_is_an_error_when_the_session_does_not_wait_any_longer() {
     let database = database!();
     let outside = database.shop().await;
     let store = database
@@ -186,7 +186,7 @@ async fn a_locked_row_is_unavailable_when_the_session_does_not_wait_any_longer()
     .await
     .unwrap();
     let refused = store.renew(&claimed, LEASE).await;
-    assert_kind(refused, StoreErrorKind::Unavailable);
+    assert_kind(refused, StoreErrorKind::Other);
     operator.rollback().await.unwrap();
     store.renew(&claimed, LEASE).await.unwrap();
 }

@@ -173,8 +173,14 @@ async fn a_run_that_is_cut_off_in_mid_statement_does_not_keep_its_key_for_as_lon
     let key = fresh_key();
     let mut cut = claim(&store, &key, &terms()).await;
     let mut tx = take(&cut);
-    // Longer than `until` has patience.
-    drop(drop_after(2, run(&mut tx, "SELECT pg_sleep(300)")).await);
+    let outside = database.pool(1).await;
+    let active = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND query LIKE 'SELECT pg_sleep%' AND state = 'active'";
+    tokio::select! {
+        // Longer than `until` has patience.
+        slept = run(&mut tx, "SELECT pg_sleep(300)") => panic!("{slept:?}"),
+        () = until(|| async { count(&outside, active).await == 1 }) => {}
+    }
     drop(tx);
     cut.set_interrupted();
     drop(store.abandon(&cut, RETENTION).await);

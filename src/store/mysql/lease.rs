@@ -177,7 +177,7 @@ impl Store for LeaseStore {
 }
 
 impl LeaseStore {
-    #[cfg(test)]
+    #[cfg(all(test, unix, feature = "conformance"))]
     pub(super) fn set_sql(&mut self, sql: LeaseSql) {
         self.sql = Arc::new(sql);
     }

@@ -115,7 +115,7 @@ impl TransactionStore {
             .await
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, unix, feature = "conformance"))]
     pub(super) fn set_sql(&mut self, sql: super::transaction_sql::TransactionSql) {
         self.transactions.set_up_anew().sql = Arc::new(sql);
     }

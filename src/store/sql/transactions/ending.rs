@@ -58,7 +58,10 @@ pub(super) async fn roll_back<D: TransactionDialect>(
     claim: &Claim,
     interrupted: bool,
 ) -> Result<(), Failure<D::Database>> {
-    let limit = transaction.answer_limit();
+    let limit = match interrupted {
+        true => transaction.answer_limit().min(INTERRUPTED_LIMIT),
+        false => transaction.answer_limit(),
+    };
     let Some(connection) = transaction.connection() else {
         return Ok(());
     };
@@ -158,3 +161,7 @@ where
         drop(transaction.close().await);
     }
 }
+
+/// A connection that was left in mid-statement answers soon, or has that statement's work before it: then it is closed, which ends
+/// the transaction as well.
+const INTERRUPTED_LIMIT: Duration = Duration::from_secs(2);
