@@ -1,9 +1,9 @@
 //! Calls that are dropped in mid-way, which the layer never does.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::pin,
-    task::{Context, Poll, Waker},
+    task::Poll,
 };
 
 use sqlx::Executor;
@@ -15,19 +15,22 @@ use tower_idempotency::{
 use super::database;
 use crate::mysql_support::*;
 
-/// Polls this often, letting the server answer in between, and drops the future.
+/// Drops the future after this many polls, each of them when there was something to go on with.
 pub(crate) async fn after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
-    for _ in 0..polls {
-        if let Poll::Ready(output) = future
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-        {
-            return Some(output);
+    let mut polled = 0;
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
         }
-        tokio::time::sleep(INSTANT).await;
-    }
-    None
+        polled += 1;
+        if polled < polls {
+            Poll::Pending
+        } else {
+            Poll::Ready(None)
+        }
+    })
+    .await
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod busy;
 mod clock;
+mod commit;
 mod error;
 mod lease;
 mod lease_sql;

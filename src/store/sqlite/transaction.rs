@@ -4,11 +4,12 @@ use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection, SqliteExecutor, SqlitePool};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, sleep, timeout},
+    time::timeout,
 };
 
 use super::{
-    error::{failed, is_busy, is_constraint, is_refused},
+    commit::commit_patiently,
+    error::{failed, is_busy, is_refused},
     schema::{self, Schema},
     transaction_sql as sql, upkeep,
 };
@@ -17,7 +18,7 @@ use crate::{
     store::{
         Claim, Record, Reservation, Store, StoreKind, Terms,
         sql::{
-            Columns, Found, Guarded, Kept, begin, commit, depth, to_micros,
+            Columns, Found, Guarded, Kept, begin, depth, to_micros,
             transactions::{
                 NESTED, NotCommitted, Opened, RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT, SAVEPOINT,
                 TransactionDialect, Transactions, end,
@@ -376,21 +377,6 @@ async fn save(
     Ok(saved.rows_affected() > 0)
 }
 
-/// A COMMIT that meets a reader (without WAL) is refused as busy and leaves the transaction open: it is sent again.
-async fn commit_patiently(connection: &mut SqliteConnection) -> Result<(), NotCommitted> {
-    let deadline = Instant::now() + BUSY_LIMIT;
-    loop {
-        match commit::<Sqlite>(connection).await {
-            Ok(()) => return Ok(()),
-            Err(error) if is_busy(&error) && Instant::now() < deadline => sleep(BUSY_PAUSE).await,
-            Err(error) if is_busy(&error) || is_constraint(&error) => {
-                return Err(NotCommitted::Refused(error));
-            }
-            Err(error) => return Err(NotCommitted::Unsure(error)),
-        }
-    }
-}
-
 fn no_savepoint(error: sqlx::Error) -> NotCommitted {
     if is_refused(&error) {
         NotCommitted::Ended
@@ -398,10 +384,6 @@ fn no_savepoint(error: sqlx::Error) -> NotCommitted {
         NotCommitted::Refused(error)
     }
 }
-
-/// As long as sqlx's default busy timeout, which each attempt may wait by itself.
-const BUSY_LIMIT: Duration = Duration::from_secs(5);
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 const SCHEMA: Schema = Schema {
     name: "transactions",
