@@ -117,6 +117,9 @@ pub use self::axum::MissingContext;
 #[cfg(feature = "memory")]
 #[cfg_attr(docsrs, doc(cfg(feature = "memory")))]
 pub use self::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use self::store::redis::RedisStore;
 #[cfg(feature = "_sql")]
 #[cfg_attr(
     docsrs,

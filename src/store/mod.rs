@@ -9,6 +9,8 @@ pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod record;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 #[cfg(feature = "_sql")]
 #[cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
