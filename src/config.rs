@@ -24,8 +24,8 @@ pub enum OnInFlight {
     ///
     /// A waiter holds no connection, lock or permit of the wrapped service, and ends with its caller (not where a run that is
     /// [to run again](crate::IdempotencyLayer::with_transaction_retries) waits). It is woken at once
-    /// by runs of the same layer (and its clones); of other layers and processes it learns by asking the store, every
-    /// 50 ms at first and every second in the end. Over the bounds
+    /// by runs of the same layer (and its clones); of other layers and processes it learns by asking the store, after
+    /// 25 to 50 ms at first and every half to whole second in the end. Over the bounds
     /// ([`with_waiter_bounds`](crate::IdempotencyLayer::with_waiter_bounds)) a request is rejected at once.
     Wait(Duration),
 }
@@ -78,6 +78,7 @@ pub(crate) struct Settings {
     pub(crate) waiters: usize,
     pub(crate) settlements: usize,
     pub(crate) settlement_bytes: usize,
+    pub(crate) late_calls: usize,
 }
 
 impl Settings {
@@ -112,6 +113,7 @@ impl Settings {
             waiters: defaults::WAITERS,
             settlements: defaults::SETTLEMENTS,
             settlement_bytes: defaults::SETTLEMENT_BYTES,
+            late_calls: defaults::LATE_CALLS,
         }
     }
 
@@ -159,6 +161,10 @@ impl Settings {
         assert!(
             self.settlements > 0 && self.settlement_bytes > 0,
             "with_settlement_bounds: at a bound of zero every keyed request would be refused"
+        );
+        assert!(
+            self.late_calls > 0,
+            "with_late_call_bound: at a bound of zero every keyed request would be refused"
         );
         self.headers.validate(&self.replay_marker);
         assert!(

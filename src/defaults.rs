@@ -23,10 +23,13 @@ pub const BODY_LIMIT: usize = 1024 * 1024;
 pub const WAITERS_PER_KEY: usize = 8;
 /// The most requests that wait in total: a waiting request costs a few kilobytes.
 pub const WAITERS: usize = 1024;
-/// The most responses whose saving is retried in the background before new keyed requests are refused.
+/// The most settlements that are retried in the background before new keyed requests are refused.
 pub const SETTLEMENTS: usize = 1024;
-/// The most bytes of such responses.
+/// The most bytes of the responses among them.
 pub const SETTLEMENT_BYTES: usize = 64 * 1024 * 1024;
+/// The most calls of the store that go on after the layer has stopped waiting for them, before it asks no more: a store that
+/// hangs then costs a few megabytes.
+pub const LATE_CALLS: usize = 1024;
 /// How often a [`Purger`](crate::Purger) looks for expired records: seldom enough to cost nothing, often enough that there are
 /// never many.
 pub const PURGE_INTERVAL: Duration = Duration::from_secs(60);

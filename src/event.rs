@@ -24,7 +24,6 @@ events! {
     info run_again(key: &RecordKey = tracing::field::debug(key), retry: u32 = retry) "the transaction lost against another one, the handler runs again";
     warn purge_failed(error: &StoreError = error as &(dyn std::error::Error + 'static)) "expired records were not purged";
     debug purged(count: u64 = count) "expired records were purged";
-    warn eviction_unknown(error: &StoreError = error as &(dyn std::error::Error + 'static)) "the server doesn't tell whether it evicts records";
     error outcome_pending(claim: &Claim = tracing::field::debug(claim.key())) "whether the transaction was committed is not known";
     info not_kept(key: &RecordKey = tracing::field::debug(key)) "the response is too large, too slow or a stream: it is not kept";
 }

@@ -235,12 +235,23 @@ impl IdempotencyLayer {
         self
     }
 
-    /// How many responses (default: 1024), of how many bytes (default: 64 MiB), may be waiting for a lease store to
-    /// come back. At either bound new keyed requests get 503 `store_unavailable`.
+    /// How many settlements (default: 1024), with how many bytes of responses (default: 64 MiB), may be waiting for a lease store
+    /// to come back. At either bound the store counts as unreachable: new keyed requests are answered at once, by
+    /// [`with_on_store_failure`](Self::with_on_store_failure).
     #[must_use]
     pub fn with_settlement_bounds(mut self, count: usize, bytes: usize) -> Self {
         self.settings.settlements = count;
         self.settings.settlement_bytes = bytes;
+        self
+    }
+
+    /// How many calls of the store may go on after the layer has stopped waiting for them (default: 1024).
+    ///
+    /// They are never cut off, so that those of a store that hangs would add up. At the bound the store counts as unreachable too,
+    /// until some of them have ended.
+    #[must_use]
+    pub fn with_late_call_bound(mut self, calls: usize) -> Self {
+        self.settings.late_calls = calls;
         self
     }
 
@@ -280,7 +291,7 @@ impl<S> Layer<S> for IdempotencyLayer {
     ///
     /// If the settings contradict each other or the store's kind: a time of zero or above ten years, a retention shorter
     /// than the lease, a store-call limit above a third of the lease (lease stores), unprotected runs on a transaction
-    /// store, transaction retries on a lease store or with request bodies that are not collected, a key format that no key has, a bound of zero on settlements, a connection header to be saved or to mark
+    /// store, transaction retries on a lease store or with request bodies that are not collected, a key format that no key has, a bound of zero on settlements or late calls, a connection header to be saved or to mark
     /// replays, or a safe method among the methods. The message names the settings.
     fn layer(&self, inner: S) -> Idempotency<S> {
         self.settings.validate(self.store.kind());

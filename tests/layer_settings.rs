@@ -41,7 +41,7 @@ fn of_kind(kind: StoreKind) -> IdempotencyLayer {
 }
 
 /// What is set, and what the message must name.
-const CONTRADICTIONS: [(Setting, &[&str]); 29] = [
+const CONTRADICTIONS: [(Setting, &[&str]); 30] = [
     (
         |layer| layer.with_settlement_bounds(0, 1),
         &["with_settlement_bounds"],
@@ -49,6 +49,10 @@ const CONTRADICTIONS: [(Setting, &[&str]); 29] = [
     (
         |layer| layer.with_settlement_bounds(1, 0),
         &["with_settlement_bounds"],
+    ),
+    (
+        |layer| layer.with_late_call_bound(0),
+        &["with_late_call_bound"],
     ),
     (
         |layer| layer.with_saved_header(header::CONNECTION),

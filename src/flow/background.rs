@@ -45,8 +45,10 @@ pub(super) fn complete(
 
 /// Releases a claim whose handler has not started, or said that nothing happened.
 pub(super) fn release(guard: &Arc<Guard>, claim: Arc<Claim>) {
+    let owed = Owed::new(&guard.shared, 0);
     spawn(guard, move |guard| async move {
         repeat(&guard, &claim, Settlement::Release).await;
+        drop(owed);
         guard.shared.waiters.wake(claim.key());
     });
 }
@@ -107,7 +109,7 @@ fn spawn<F: Future<Output = ()> + Send + 'static>(
     });
 }
 
-/// How many responses, of how many bytes, the store has not heard of yet.
+/// How many settlements, with how many bytes of responses, the store has not heard of yet.
 #[derive(Debug, Default)]
 pub(super) struct Settlements {
     count: AtomicUsize,
@@ -122,13 +124,13 @@ impl Settlements {
 }
 
 /// One of them. It counts until it is dropped, be it with a runtime that ends.
-struct Owed {
+pub(super) struct Owed {
     shared: Arc<Shared>,
     bytes: usize,
 }
 
 impl Owed {
-    fn new(shared: &Arc<Shared>, bytes: usize) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, bytes: usize) -> Self {
         let settlements = &shared.settlements;
         settlements.count.fetch_add(1, Ordering::Relaxed);
         settlements.bytes.fetch_add(bytes, Ordering::Relaxed);

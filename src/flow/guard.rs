@@ -6,7 +6,7 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 
-use super::{background::Settlements, reserve::Told, waiters::Waiters};
+use super::{background::Settlements, reserve::Told, store_call::LateCalls, waiters::Waiters};
 use crate::{
     FingerprintBy, IdempotencyContext, Rejection, RejectionKind, ResponseBody, SavedResponse,
     config::Settings,
@@ -29,6 +29,14 @@ pub(crate) struct Guard {
 pub(crate) struct Shared {
     pub(super) waiters: Waiters,
     pub(super) settlements: Settlements,
+    pub(super) late_calls: LateCalls,
+}
+
+impl Shared {
+    /// Whether the store owes so many answers that it counts as unreachable: no more is to be kept in memory for it.
+    pub(super) fn is_overdue(&self, settings: &Settings) -> bool {
+        self.settlements.are_full(settings) || self.late_calls.are_too_many(settings)
+    }
 }
 
 impl Guard {

@@ -67,6 +67,7 @@ pub(super) async fn keep_renewed(
         let (store, renewed) = (Arc::clone(&guard.store), Arc::clone(claim));
         let renewal = async move { store.renew(&renewed, lease).await };
         match within(
+            guard,
             guard.call_limit,
             StoreErrorKind::Unavailable,
             renewal,

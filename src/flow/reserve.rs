@@ -83,6 +83,10 @@ async fn ask(
     subject: &Subject,
     fingerprint: Fingerprint,
 ) -> Result<Reservation, StoreError> {
+    if guard.shared.is_overdue(&guard.settings) {
+        let message = "too much that it was told or asked before is unanswered";
+        return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+    }
     let (store, key) = (Arc::clone(&guard.store), subject.record_key);
     let settings = &guard.settings;
     let terms = Terms::new(subject.nonce, settings.lease, settings.retention)
@@ -93,6 +97,7 @@ async fn ask(
     // A claim that comes late has work to do, too.
     let counted = guard.settings.drain.token();
     within(
+        guard,
         guard.call_limit,
         StoreErrorKind::Unavailable,
         async move {

@@ -1,7 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Guard, background,
+    Guard,
+    background::{self, Owed},
     reserve::Told,
     run::Run,
     store_call::{ignore, inspect, within},
@@ -33,10 +34,9 @@ impl Run {
     /// Settles the claim. After the handler has answered with something to be saved, no path from here frees the key.
     pub(super) async fn settle(&self, settlement: Settlement) -> Settled {
         if !self.protected {
-            // The store could not be asked before; if it can be told now, a retry is answered from the record.
-            if let Settlement::Complete(_) = settlement {
-                let told = settle(&self.guard, &self.claim, settlement).await;
-                event::settled_unprotected(&self.claim, told.is_ok());
+            if let Settlement::Complete(saved) = settlement {
+                let told = self.tell_unprotected(saved).await;
+                event::settled_unprotected(&self.claim, told);
             }
             return Settled::AsMeant;
         }
@@ -55,6 +55,26 @@ impl Run {
             }
             StoreKind::Transaction => self.resolve(settlement, error).await,
         }
+    }
+
+    /// The store could not be asked before; if it can be told now, a retry is answered from the record.
+    async fn tell_unprotected(&self, saved: SavedResponse) -> bool {
+        let guard = &self.guard;
+        if guard.shared.is_overdue(&guard.settings) {
+            return false;
+        }
+        // It counts as long as the call goes on.
+        let owed = Owed::new(&guard.shared, saved.size());
+        let (store, claim) = (Arc::clone(&guard.store), Arc::clone(&self.claim));
+        let retention = guard.settings.retention;
+        let call = async move {
+            let told = store.complete(&claim, &saved, retention).await;
+            drop(owed);
+            told
+        };
+        let elapsed = StoreErrorKind::OutcomeUnknown;
+        let told = within(guard, guard.call_limit, elapsed, call, ignore).await;
+        told.is_ok()
     }
 
     /// A lease store failed. The handler's answer stands, and the store will be told when it is back.
@@ -147,7 +167,7 @@ pub(super) async fn tell(
             Settlement::Abandon => store.abandon(&claim, retention).await,
         }
     };
-    within(limit, elapsed, call, ignore).await
+    within(guard, limit, elapsed, call, ignore).await
 }
 
 /// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.

@@ -1,6 +1,9 @@
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -8,11 +11,11 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    Guard,
+    Guard, Shared,
     limit::limited,
     unwind::{Panicked, catch},
 };
-use crate::{RecordKey, StoreError, StoreErrorKind, store::Record};
+use crate::{RecordKey, StoreError, StoreErrorKind, config::Settings, store::Record};
 
 /// Waits for a call of the store, at most for `limit`; then the error has the kind `elapsed`.
 ///
@@ -20,6 +23,7 @@ use crate::{RecordKey, StoreError, StoreErrorKind, store::Record};
 /// half-way leaves a pooled connection inside a transaction, or commits unseen. The call then goes on by itself,
 /// and what it finds is given to `late`. A call that panics has failed, and is no reason to give up a run.
 pub(super) async fn within<T: Send + 'static>(
+    guard: &Guard,
     limit: Duration,
     elapsed: StoreErrorKind,
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -31,6 +35,7 @@ pub(super) async fn within<T: Send + 'static>(
     };
     let mut call = StoreCall {
         pending: Some((Box::pin(call), late)),
+        shared: Arc::clone(&guard.shared),
         runtime: Handle::current(),
     };
     match limited(limit, Pin::new(&mut call)).await {
@@ -44,7 +49,7 @@ pub(super) async fn inspect(guard: &Guard, key: RecordKey) -> Result<Option<Reco
     let store = Arc::clone(&guard.store);
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
-    within(guard.call_limit, elapsed, inspection, ignore).await
+    within(guard, guard.call_limit, elapsed, inspection, ignore).await
 }
 
 /// For calls whose late result changes nothing.
@@ -64,6 +69,7 @@ fn panicked(elapsed: StoreErrorKind) -> StoreError {
 
 struct StoreCall<T: Send + 'static, L: FnOnce(T) + Send + 'static> {
     pending: Option<(Call<T>, L)>,
+    shared: Arc<Shared>,
     /// Kept, because a future may be dropped outside of its runtime.
     runtime: Handle,
 }
@@ -84,7 +90,37 @@ impl<T: Send, L: FnOnce(T) + Send + Unpin> Future for StoreCall<T, L> {
 impl<T: Send + 'static, L: FnOnce(T) + Send + 'static> Drop for StoreCall<T, L> {
     fn drop(&mut self) {
         if let Some((call, late)) = self.pending.take() {
-            self.runtime.spawn(async move { late(call.await) });
+            let counted = LateCall::new(&self.shared);
+            self.runtime.spawn(async move {
+                late(call.await);
+                drop(counted);
+            });
         }
+    }
+}
+
+/// How many calls go on although nobody waits for them any more. A store that hangs must not gather them without end.
+#[derive(Debug, Default)]
+pub(super) struct LateCalls(AtomicUsize);
+
+impl LateCalls {
+    pub(super) fn are_too_many(&self, settings: &Settings) -> bool {
+        self.0.load(Ordering::Relaxed) >= settings.late_calls
+    }
+}
+
+/// One of them. It counts until it is dropped, be it with a runtime that ends.
+struct LateCall(Arc<Shared>);
+
+impl LateCall {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.late_calls.0.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for LateCall {
+    fn drop(&mut self) {
+        self.0.late_calls.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -5,8 +5,8 @@ use http_body::Body;
 
 use super::Guard;
 use crate::{
-    Fingerprint, IdempotencyKey, InvalidKey, RecordKey, Rejection, RejectionKind, RequestBody,
-    Scope,
+    Fingerprint, IdempotencyKey, InvalidKey, OnStoreFailure, RecordKey, Rejection, RejectionKind,
+    RequestBody, Scope,
     body::{Collected, Collector, Stop},
     key_by::{self, Source},
     store::Nonce,
@@ -55,8 +55,8 @@ pub(super) async fn read<B: Body>(
     };
     let scope = settings.scope.scope(&parts);
     let scope = scope.ok_or(RejectionKind::MissingScope)?;
-    // Responses that the store still owes are held in memory: no more of them until it is back.
-    if guard.shared.settlements.are_full(settings) {
+    // The store would not be asked: no body is collected for that.
+    if settings.on_store_failure == OnStoreFailure::Refuse && guard.shared.is_overdue(settings) {
         return Err(RejectionKind::StoreUnavailable.into());
     }
 

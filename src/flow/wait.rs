@@ -9,9 +9,10 @@ use super::{
     store_call::inspect,
     subject::Subject,
 };
-use crate::{OnInFlight, RejectionKind, store::RecordState};
+use crate::{OnInFlight, RejectionKind, jitter, store::RecordState};
 
-/// The first pause between two looks at the store, and the longest.
+/// The first pause between two looks at the store, and the longest. A look comes after a random part of it, half at least, so that
+/// many who wait don't ask all at once.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Whether a run may start.
@@ -91,7 +92,7 @@ where
         let woken = tokio::select! {
             biased;
             () = ticket.woken() => true,
-            () = sleep_until(deadline.min(Instant::now() + pause)) => false,
+            () = sleep_until(deadline.min(Instant::now() + jitter::within(pause / 2..=pause))) => false,
         };
         if Instant::now() >= deadline {
             return Ok(Start::Tell(Told::IN_FLIGHT));

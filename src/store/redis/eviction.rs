@@ -6,7 +6,7 @@ use super::{
     connections::{Connections, Message},
     error::failed,
 };
-use crate::{StoreError, StoreErrorKind, event};
+use crate::{StoreError, StoreErrorKind};
 
 /// Refuses a server, or a node of a cluster, that evicts.
 pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), StoreError> {
@@ -16,7 +16,7 @@ pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), Sto
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) if is_refused(&error) => {
-            event::eviction_unknown(&failed(error));
+            report_unknown(&failed(error));
             return Ok(());
         }
         Err(error) => return Err(failed(error)),
@@ -63,4 +63,16 @@ fn is_refused(error: &RedisError) -> bool {
         error.kind(),
         ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::ResponseError)
     )
+}
+
+#[cfg_attr(
+    not(feature = "tracing"),
+    expect(unused_variables, reason = "it is for the event")
+)]
+fn report_unknown(error: &StoreError) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        error = error as &(dyn std::error::Error + 'static),
+        "the server doesn't tell whether it evicts records"
+    );
 }

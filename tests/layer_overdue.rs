@@ -1,0 +1,219 @@
+//! A store that hangs: what it is asked and told is bounded, in number and in bytes, and when it answers again all is as before.
+#![cfg(feature = "memory")]
+mod support;
+
+use std::time::Duration;
+
+use http::StatusCode;
+use support::{
+    Body,
+    faulty::{Call, Fault, FaultyStore, pass},
+    post,
+    probe::{Probe, answer, spawn_send},
+    send,
+};
+use tower::Layer;
+use tower_idempotency::{
+    Drain, IdempotencyLayer, MemoryStore, OnStoreFailure, RejectionKind, ScopeBy, StoreErrorKind,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const BOUND: usize = 10;
+
+fn layer(store: &FaultyStore, drain: &Drain) -> IdempotencyLayer {
+    IdempotencyLayer::new(store.clone(), ScopeBy::single_tenant())
+        .with_drain(drain.clone())
+        .with_late_call_bound(BOUND)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_asked_no_more_than_the_bound_and_is_back_at_once() {
+    let (store, drain, probe) = (
+        FaultyStore::new(MemoryStore::new()),
+        Drain::new(),
+        Probe::new(),
+    );
+    store.always(Call::Reserve, Fault::Hangs);
+    let service = layer(&store, &drain).layer(probe.service::<Body>());
+    for number in 0..100 {
+        let refused = send(&service, post(&format!("k{number}"), "{}")).await;
+        assert_eq!(refused.rejection(), Some(RejectionKind::StoreUnavailable));
+        assert_eq!(refused.head.headers["retry-after"], "1");
+    }
+    assert_eq!(
+        (store.count(Call::Reserve), drain.running()),
+        (BOUND, BOUND)
+    );
+
+    store.heal();
+    store.let_go();
+    assert_eq!(drain.wait(MINUTE).await, 0);
+    store.all_calls_ended().await;
+
+    // The claims that came late were given back.
+    for number in 0..100 {
+        let served = send(&service, post(&format!("k{number}"), "{}")).await;
+        assert_eq!(
+            (served.status(), served.is_replay()),
+            (StatusCode::CREATED, false)
+        );
+    }
+    assert_eq!(probe.runs(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_come_at_once_may_go_over_the_bound_and_later_ones_may_not() {
+    let (store, drain, probe) = (
+        FaultyStore::new(MemoryStore::new()),
+        Drain::new(),
+        Probe::new(),
+    );
+    store.always(Call::Reserve, Fault::Hangs);
+    let service = layer(&store, &drain).layer(probe.service::<Body>());
+    let at_once: Vec<_> = (0..3 * BOUND)
+        .map(|number| spawn_send(&service, post(&format!("k{number}"), "{}")))
+        .collect();
+    for refused in at_once {
+        let refused = refused.await.expect("an answer");
+        assert_eq!(refused.rejection(), Some(RejectionKind::StoreUnavailable));
+    }
+    send(&service, post("later", "{}")).await;
+    assert_eq!(store.count(Call::Reserve), 3 * BOUND);
+    store.let_go();
+    store.all_calls_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_go_away_from_a_store_that_hangs_count_too() {
+    let (store, drain, probe) = (
+        FaultyStore::new(MemoryStore::new()),
+        Drain::new(),
+        Probe::new(),
+    );
+    store.always(Call::Reserve, Fault::Hangs);
+    let service = layer(&store, &drain).layer(probe.service::<Body>());
+    for number in 0..100 {
+        let caller = spawn_send(&service, post(&format!("k{number}"), "{}"));
+        store.reached(Call::Reserve, BOUND.min(number + 1)).await;
+        caller.abort();
+        assert!(caller.await.is_err() || number >= BOUND);
+    }
+    assert_eq!(store.count(Call::Reserve), BOUND);
+    store.let_go();
+    store.all_calls_ended().await;
+    assert_eq!(probe.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settlements_that_hang_count_too() {
+    // A release and an abandonment: nothing is owed, but the calls go on.
+    for (call, status) in [
+        (Call::Release, StatusCode::NOT_FOUND),
+        (Call::Abandon, StatusCode::BAD_GATEWAY),
+    ] {
+        let store = FaultyStore::new(MemoryStore::new());
+        let drain = Drain::new();
+        let probe = Probe::answering(move |_| Ok(answer(status, "no")));
+        store.always(call, Fault::Hangs);
+        let service = layer(&store, &drain).layer(probe.service::<Body>());
+        for number in 0..100 {
+            send(&service, post(&format!("k{number}"), "{}")).await;
+        }
+        assert!(probe.runs() <= BOUND, "{call:?}: {}", probe.runs());
+        store.heal();
+        store.let_go();
+        assert_eq!(drain.wait(MINUTE).await, 0);
+        store.all_calls_ended().await;
+        let runs = probe.runs();
+        send(&service, post("new", "{}")).await;
+        assert_eq!(probe.runs(), runs + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_a_store_fails_to_free_are_bounded_too() {
+    let (store, drain) = (FaultyStore::new(MemoryStore::new()), Drain::new());
+    let probe = Probe::answering(|_| Ok(answer(StatusCode::NOT_FOUND, "no")));
+    store.always(Call::Release, Fault::Fails(StoreErrorKind::Other));
+    let service = layer(&store, &drain)
+        .with_settlement_bounds(BOUND, usize::MAX)
+        .layer(probe.service::<Body>());
+    for number in 0..100 {
+        send(&service, post(&format!("k{number}"), "{}")).await;
+    }
+    assert_eq!((probe.runs(), drain.running()), (BOUND, BOUND));
+
+    store.heal();
+    assert_eq!(drain.wait(MINUTE).await, 0);
+    send(&service, post("k0", "{}")).await;
+    assert_eq!(probe.runs(), BOUND + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unprotected_runs_go_on_at_once_and_keep_no_more_than_the_bounds() {
+    // The bound of calls, and that of bytes: each body has 5.
+    for (bound, bytes) in [(BOUND, usize::MAX), (usize::MAX, 5 * BOUND)] {
+        let store = FaultyStore::new(MemoryStore::new());
+        let (drain, probe) = (
+            Drain::new(),
+            Probe::answering(|_| Ok(answer(StatusCode::CREATED, "12345"))),
+        );
+        store.always(Call::Reserve, Fault::Hangs);
+        store.always(Call::Complete, Fault::Hangs);
+        let service = layer(&store, &drain)
+            .with_late_call_bound(bound)
+            .with_settlement_bounds(usize::MAX, bytes)
+            .with_on_store_failure(OnStoreFailure::RunUnprotected)
+            .layer(probe.service::<Body>());
+        for number in 0..100 {
+            let served = send(&service, post(&format!("k{number}"), "{}")).await;
+            assert_eq!(served.status(), StatusCode::CREATED);
+            assert!(!probe.context(number + 1).is_protected());
+        }
+        assert!(
+            store.count(Call::Complete) <= BOUND,
+            "{}",
+            store.count(Call::Complete)
+        );
+        assert!(
+            store.count(Call::Reserve) <= BOUND + 1,
+            "{}",
+            store.count(Call::Reserve)
+        );
+
+        store.heal();
+        store.let_go();
+        assert_eq!(drain.wait(MINUTE).await, 0);
+        store.all_calls_ended().await;
+        send(&service, post("new", "{}")).await;
+        assert!(probe.context(101).is_protected());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_does_not_ask_a_store_that_hangs_for_longer_than_it_waits() {
+    let (store, drain, probe) = (
+        FaultyStore::new(MemoryStore::new()),
+        Drain::new(),
+        Probe::new().shut(),
+    );
+    let service = layer(&store, &drain)
+        .with_on_in_flight(tower_idempotency::OnInFlight::Wait(MINUTE))
+        .layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    store.always(Call::Inspect, Fault::Hangs);
+    let waiters: Vec<_> = (0..8)
+        .map(|_| spawn_send(&service, post("k", "{}")))
+        .collect();
+    for waiter in waiters {
+        let refused = waiter.await.expect("an answer");
+        assert_eq!(refused.rejection(), Some(RejectionKind::StoreUnavailable));
+    }
+    pass(MINUTE).await;
+    assert_eq!(store.count(Call::Inspect), 8);
+    store.let_go();
+    probe.open();
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+    store.all_calls_ended().await;
+}
