@@ -12,6 +12,11 @@ pub fn url(variable: &str) -> Option<String> {
 pub fn missing<T>(server: &str) -> Option<T> {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
     assert!(!ci, "{server} is not installed");
+    missing_as_ever(server)
+}
+
+/// The same for a server that Debian has no package of: also where all must run, its tests are skipped.
+pub fn missing_as_ever<T>(server: &str) -> Option<T> {
     tell(&format!("SKIPPED: {server} is not installed"));
     None
 }

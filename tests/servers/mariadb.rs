@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{
     external,
-    place::directory_of,
+    place::{directory_of, free_port},
     process::{Process, Program},
     server::Server,
     url,
@@ -82,6 +82,7 @@ impl MariaDb {
             run: RUN,
             stop: "KILL",
             settings: format!("{SETTINGS}{}", settings.join("\n")),
+            port: free_port,
             is_ready,
         });
         let url = format!("mysql://root@127.0.0.1:{}/mysql", process.port());

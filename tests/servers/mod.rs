@@ -1,6 +1,6 @@
 //! Private database servers for tests, and what stands between a pool and a server: PgBouncer, and a proxy with faults.
 //!
-//! [`postgres()`] and [`mariadb()`] give the one server of this test binary, started at first use. It belongs to all of
+//! [`postgres()`], [`mariadb()`], [`redis()`] and [`valkey()`] give the one server of this test binary, started at first use. It belongs to all of
 //! its tests at once: each takes a database of its own ([`Postgres::database`]). A test that freezes, kills or configures
 //! a server starts a private one ([`Postgres::start`]), which goes when it is dropped. `None` says that there is no such
 //! server on this machine: the test says so and passes, except in continuous integration, where that is a panic.
@@ -29,6 +29,10 @@ mod place;
 mod postgres;
 mod process;
 mod proxy;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "redis")]
+mod redis_cluster;
 mod server;
 mod url;
 
@@ -39,4 +43,8 @@ pub use pgbouncer::PgBouncer;
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, postgres};
 pub use proxy::{Fault, Proxy, Rule, Strikes};
+#[cfg(feature = "redis")]
+pub use redis::{DURABLE, Redis, redis, valkey};
+#[cfg(feature = "redis")]
+pub use redis_cluster::RedisCluster;
 pub use server::Server;

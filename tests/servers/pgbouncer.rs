@@ -4,7 +4,7 @@ use std::{ops::Deref, sync::Once};
 
 use super::{
     external,
-    place::directory_of,
+    place::{directory_of, free_port},
     postgres::{Postgres, answers},
     process::{Process, Program},
     server::Server,
@@ -51,6 +51,7 @@ impl PgBouncer {
             run: RUN,
             stop: "KILL",
             settings,
+            port: free_port,
             is_ready,
         });
         let own = url::with_address(postgres.url(), &address(process.port()));

@@ -59,11 +59,29 @@ pub fn user_instead_of_root(package: &str) -> Option<(u32, u32)> {
 /// down for a moment. A client that tries again and again would even end up connected to itself.
 pub fn free_port() -> u16 {
     loop {
-        let random =
-            u16::from_le_bytes([Uuid::new_v4().as_bytes()[0], Uuid::new_v4().as_bytes()[1]]);
-        let port = 10_000 + random % 20_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let port = random_port(20_000);
+        if is_free(port) {
             return port;
         }
     }
+}
+
+/// The same for a node of a Redis cluster, whose nodes talk to each other on the port that is higher by 10000.
+pub fn free_ports_of_node() -> u16 {
+    loop {
+        // The higher one isn't given to outgoing connections either.
+        let port = random_port(12_000);
+        if is_free(port) && is_free(port + 10_000) {
+            return port;
+        }
+    }
+}
+
+fn random_port(count: u16) -> u16 {
+    let random = u16::from_le_bytes([Uuid::new_v4().as_bytes()[0], Uuid::new_v4().as_bytes()[1]]);
+    10_000 + random % count
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok()
 }

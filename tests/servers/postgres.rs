@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{
     external,
-    place::directory_of,
+    place::{directory_of, free_port},
     process::{Process, Program},
     server::Server,
     url,
@@ -73,6 +73,7 @@ impl Postgres {
             // Postgres ends its own children by it. SIGKILL would leave them to themselves.
             stop: "QUIT",
             settings: format!("{SETTINGS}{}", settings.join("\n")),
+            port: free_port,
             is_ready,
         });
         let url = format!("postgres://postgres@127.0.0.1:{}/postgres", process.port());

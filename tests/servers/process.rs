@@ -15,7 +15,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::place::{free_port, user_instead_of_root};
+use super::place::user_instead_of_root;
 
 /// Far longer than any start takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -62,6 +62,8 @@ pub struct Program {
     pub stop: &'static str,
     /// The lines of its configuration, for `install` and `run`.
     pub settings: String,
+    /// A port for it.
+    pub port: fn() -> u16,
     /// Whether the server on the port is this one, and serves.
     pub is_ready: fn(&Process) -> bool,
 }
@@ -102,7 +104,7 @@ impl Process {
         assert_eq!(installed, "0", "{}", process.log());
         // Another server may have taken the port meanwhile.
         let started = (0..3).any(|_| {
-            process.port = free_port();
+            process.port = (program.port)();
             process.run()
         });
         assert!(started, "{}", process.log());
@@ -124,6 +126,11 @@ impl Process {
     /// Panics after a kill.
     pub fn pid(&self) -> Pid {
         self.state().pid.expect("a server that was not killed")
+    }
+
+    /// Whether it was neither killed nor frozen.
+    pub fn runs(&self) -> bool {
+        self.state().pid.is_some_and(|pid| !stopped(pid))
     }
 
     /// Stops all of its processes where they are: connections stay open, and nothing answers.
@@ -271,7 +278,7 @@ impl Drop for Process {
 }
 
 /// Waits until this is so.
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < LIMIT, "waited too long for {what}");

@@ -52,6 +52,11 @@ impl Server {
         self.process().pid()
     }
 
+    /// Whether it was neither killed nor frozen.
+    pub fn runs(&self) -> bool {
+        self.process().runs()
+    }
+
     /// Stops all of its processes where they are: connections stay open, and nothing answers.
     pub fn freeze(&self) {
         self.process().freeze();

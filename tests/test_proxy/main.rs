@@ -5,5 +5,6 @@
 
 mod mysql;
 mod postgres;
+mod redis;
 #[path = "../servers/mod.rs"]
 mod servers;

@@ -7,5 +7,7 @@ mod ends;
 mod mysql;
 mod pgbouncer;
 mod postgres;
+mod redis;
+mod redis_cluster;
 #[path = "../servers/mod.rs"]
 mod servers;

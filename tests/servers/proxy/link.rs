@@ -33,7 +33,7 @@ impl Link {
         let ends = Ends {
             client: client.try_clone()?,
             server: None,
-            due: 1,
+            due: usize::from(protocol.has_handshake()),
             withheld: None,
             is_held: false,
         };

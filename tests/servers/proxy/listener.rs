@@ -115,7 +115,7 @@ impl Proxy {
     }
 
     /// How many requests reached the server that it has to answer: for Postgres, all that makes it ready for a query once
-    /// more, for MySQL, a command. To prepare a statement is one, to execute it the next. Neither connecting counts, nor
+    /// more, for MySQL and Redis, a command. To prepare a statement is one, to execute it the next. Neither connecting counts, nor
     /// the ping that a pool sends in the background whenever a connection comes back.
     pub fn round_trips(&self) -> usize {
         self.shared.lock().round_trips
@@ -174,6 +174,8 @@ fn protocol_of(url: &str) -> fn() -> Arc<dyn Protocol> {
         Some(("postgres" | "postgresql", _)) => || Arc::new(super::postgres::Postgres::default()),
         #[cfg(feature = "mysql")]
         Some(("mysql" | "mariadb", _)) => || Arc::new(super::mysql::Mysql::default()),
+        #[cfg(feature = "redis")]
+        Some(("redis" | "valkey", _)) => || Arc::new(super::redis::Redis),
         _ => panic!("no protocol for {url}"),
     }
 }

@@ -1,6 +1,7 @@
-//! A TCP proxy between a pool and its server that knows which SQL a message executes, and lets a chosen one fail.
+//! A TCP proxy between a pool and its server that knows which SQL, or which command of Redis, a message executes, and lets
+//! a chosen one fail.
 //!
-//! It understands just enough of the protocols of Postgres and MySQL, without TLS. It has threads of its own, so that it
+//! It understands just enough of the protocols of Postgres, MySQL and Redis, without TLS. It has threads of its own, so that it
 //! works whatever the tests' runtimes do.
 //!
 //! ```text
@@ -19,6 +20,8 @@ mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod protocol;
+#[cfg(feature = "redis")]
+mod redis;
 mod state;
 
 pub use fault::{Fault, Rule, Strikes};

@@ -8,6 +8,11 @@ use std::{
 
 /// One connection's messages. Each side is read by one thread.
 pub trait Protocol: fmt::Debug + Send + Sync {
+    /// Whether a connection starts with a handshake, whose end counts as an answer.
+    fn has_handshake(&self) -> bool {
+        true
+    }
+
     fn read_request(&self, client: &mut dyn Read) -> io::Result<Request>;
     fn read_answer(&self, server: &mut dyn Read) -> io::Result<Answer>;
 }
@@ -16,7 +21,7 @@ pub trait Protocol: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Request {
     pub bytes: Vec<u8>,
-    /// The SQL texts that it executes.
+    /// The SQL texts that it executes; of Redis, the command with its arguments.
     pub executes: Vec<Arc<str>>,
     pub reply: Reply,
 }
@@ -24,7 +29,8 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reply {
     None,
-    /// To a request that does nothing. A pool sends one in the background whenever a connection comes back.
+    /// To a request that does nothing. A pool sends one in the background whenever a connection comes back. To one that
+    /// belongs to connecting, too.
     Pong,
     Answer,
 }

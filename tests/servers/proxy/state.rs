@@ -38,7 +38,7 @@ pub struct Ends {
     pub client: TcpStream,
     /// None until it is connected.
     pub server: Option<TcpStream>,
-    /// How many answers are due, that to the handshake included.
+    /// How many answers are due, that to a handshake included.
     pub due: usize,
     /// The answers that are kept from the client.
     pub withheld: Option<Vec<u8>>,
