@@ -8,7 +8,7 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use crate::servers::{Fault, Proxy, Redis, RedisCluster};
+use crate::servers::{Fault, Proxy, RedisCluster};
 
 /// Far longer than anything takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -42,15 +42,22 @@ fn run<T: FromRedisValue>(
     async move { words.query_async(&mut connection).await }
 }
 
-fn inject(proxies: &[Proxy], fault: Fault, text: &str) -> Vec<crate::servers::Strikes> {
-    proxies
-        .iter()
-        .map(|proxy| proxy.inject(fault.on(text)))
-        .collect()
+/// That before the master of the key.
+fn before<'a>(cluster: &RedisCluster, proxies: &'a [Proxy], key: &str) -> &'a Proxy {
+    let master = cluster.master_of(key).port();
+    let nodes = cluster.nodes().iter();
+    let number = nodes
+        .map(|node| node.port())
+        .position(|port| port == master);
+    &proxies[number.unwrap()]
 }
 
-fn sent(proxies: &[Proxy], text: &str) -> usize {
-    proxies.iter().map(|proxy| proxy.count(text)).sum()
+/// A key that another master serves.
+fn another(cluster: &RedisCluster, key: &str) -> String {
+    let master = cluster.master_of(key).port();
+    let mut keys = (0..).map(|number: u32| number.to_string());
+    let other = keys.find(|key| cluster.master_of(key).port() != master);
+    other.unwrap()
 }
 
 fn counted(cluster: &RedisCluster, key: &str) -> i32 {
@@ -71,118 +78,114 @@ async fn until(mut condition: impl FnMut() -> bool) {
 async fn a_command_whose_connection_breaks_is_sent_again_also_if_it_was_executed() {
     let (cluster, proxies, client) = world!(&[]);
     let connection = connect(client).await;
-    inject(&proxies, Fault::CutAfter, "INCR lost");
-    assert_eq!(run(&connection, &["INCR", "lost"]).await, Ok(2));
-    assert_eq!(
-        (sent(&proxies, "INCR lost"), counted(&cluster, "lost")),
-        (2, 2)
-    );
+    let proxy = before(&cluster, &proxies, "key");
+    proxy.inject(Fault::CutAfter.on("INCR"));
+    assert_eq!(run(&connection, &["INCR", "key"]).await, Ok(2));
+    assert_eq!((proxy.count("INCR"), counted(&cluster, "key")), (2, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_retries_it_is_sent_once() {
+async fn without_retries_it_is_sent_once_and_a_failover_is_not_followed() {
     let (cluster, proxies, client) = world!(&[]);
     let connection = connect(client.retries(0)).await;
-    inject(&proxies, Fault::CutAfter, "INCR lost");
-    let lost = run::<i32>(&connection, &["INCR", "lost"])
-        .await
-        .unwrap_err();
+    let proxy = before(&cluster, &proxies, "key");
+    proxy.inject(Fault::CutAfter.on("INCR"));
+    let lost = run::<i32>(&connection, &["INCR", "key"]).await.unwrap_err();
     assert!(lost.is_connection_dropped(), "{lost}");
-    assert_eq!(
-        (sent(&proxies, "INCR lost"), counted(&cluster, "lost")),
-        (1, 1)
-    );
-    // Nor is a node followed to which the key has gone.
-    cluster.fail_over("lost");
-    let moved = run::<i32>(&connection, &["INCR", "lost"])
-        .await
-        .unwrap_err();
+    assert_eq!((proxy.count("INCR"), counted(&cluster, "key")), (1, 1));
+    cluster.fail_over("key");
+    let moved = run::<i32>(&connection, &["INCR", "key"]).await.unwrap_err();
     assert_eq!(moved.code(), Some("MOVED"), "{moved}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_is_not_answered_in_time_is_sent_again_and_may_be_executed_each_time() {
-    let (cluster, proxies, client) = world!(&[]);
-    let client = client
-        .response_timeout(SHORT)
-        .overall_response_timeout(None)
-        .retries(3);
-    let connection = connect(client).await;
-    inject(&proxies, Fault::SwallowReply, "INCR late");
-    let late = run::<i32>(&connection, &["INCR", "late"])
-        .await
-        .unwrap_err();
-    assert!(late.is_timeout(), "{late}");
-    assert_eq!(counted(&cluster, "late"), 1);
-    for proxy in &proxies {
-        proxy.resume();
-    }
-    until(|| counted(&cluster, "late") == 4).await;
-    assert_eq!(sent(&proxies, "INCR late"), 4);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_time_for_a_response_bounds_all_attempts_together_and_is_unlimited_by_default() {
+async fn an_answer_is_awaited_without_limit_unless_one_is_set_which_bounds_all_attempts() {
     let (cluster, proxies, client) = world!(&[]);
     let connection = connect(client).await;
-    inject(&proxies, Fault::SwallowReply, "INCR");
-    let mut waits = Box::pin(run::<i32>(&connection, &["INCR", "late"]));
+    let proxy = before(&cluster, &proxies, "key");
+    proxy.inject(Fault::SwallowReply.on("INCR"));
+    let mut waits = Box::pin(run::<i32>(&connection, &["INCR", "key"]));
     timeout(SILENCE, &mut waits).await.expect_err("no limit");
-    assert_eq!(counted(&cluster, "late"), 1);
-    for proxy in &proxies {
-        proxy.heal();
-        proxy.resume();
-    }
+    assert_eq!(counted(&cluster, "key"), 1);
+    proxy.resume();
     assert_eq!(waits.await, Ok(1));
 
     let (proxies, client) = cluster.proxied();
     let connection = connect(client.response_timeout(SHORT)).await;
-    inject(&proxies, Fault::SwallowReply, "INCR");
-    let late = run::<i32>(&connection, &["INCR", "late"])
-        .await
-        .unwrap_err();
+    let proxy = before(&cluster, &proxies, "key");
+    proxy.inject(Fault::SwallowReply.on("INCR"));
+    let late = run::<i32>(&connection, &["INCR", "key"]).await.unwrap_err();
     assert!(late.is_timeout(), "{late}");
-    assert_eq!(counted(&cluster, "late"), 2);
+    assert_eq!(counted(&cluster, "key"), 2);
+}
+
+/// Whoever lifts the limit of all attempts gets this: nothing wakes up the command that is to be sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_timed_out_alone_is_repeated_only_when_another_command_comes() {
+    let (cluster, proxies, client) = world!(&[]);
+    let client = client.response_timeout(SHORT).retries(3);
+    let connection = connect(client.overall_response_timeout(None)).await;
+    let proxy = before(&cluster, &proxies, "key");
+    proxy.inject(Fault::SwallowReply.on("INCR"));
+    let mut late = tokio::spawn(run::<i32>(&connection, &["INCR", "key"]));
+    timeout(SILENCE, &mut late).await.expect_err("no end");
+    let other = another(&cluster, "key");
+    while !late.is_finished() {
+        let () = run(&connection, &["GET", &other]).await.unwrap();
+    }
+    let late = late.await.unwrap().unwrap_err();
+    assert!(late.is_timeout(), "{late}");
+    // All of them wait behind the answer, and are executed when the way is free.
+    assert_eq!(counted(&cluster, "key"), 1);
+    proxy.resume();
+    until(|| proxy.count("INCR") == 4).await;
+    until(|| counted(&cluster, "key") == 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_is_followed() {
+async fn a_failover_and_the_kill_of_a_master_are_followed() {
     let (cluster, _proxies, client) = world!(&[]);
     let connection = connect(client).await;
     assert_eq!(run(&connection, &["INCR", "key"]).await, Ok(1));
     cluster.fail_over("key");
     assert_eq!(run(&connection, &["INCR", "key"]).await, Ok(2));
-    let during = tokio::spawn(run(&connection, &["GET", "key"]));
+    let replica = cluster.replica_of("key");
     cluster.master_of("key").kill();
-    assert!(matches!(during.await.unwrap(), Ok(2)));
-    // Sent to a master that is down, it waits for the next one.
-    assert!(run::<i32>(&connection, &["GET", "key"]).await.is_ok());
+    // It is sent again until the next master answers.
+    let counted: i32 = run(&connection, &["INCR", "key"]).await.unwrap();
+    assert!(counted > 0);
     cluster.settle();
+    assert_eq!(cluster.master_of("key").port(), replica.port());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_script_is_loaded_on_all_masters_which_fails_if_one_is_down() {
-    let (cluster, proxies, client) = world!(&["cluster-require-full-coverage no"]);
-    let mut connection = connect(client.retries(2).max_retry_wait(10).min_retry_wait(1)).await;
+async fn a_script_that_one_master_lost_is_loaded_on_all_of_them() {
+    let (cluster, proxies, client) = world!(&[]);
+    let mut connection = connect(client).await;
     let script = Script::new("return redis.call('INCR', KEYS[1])");
-    let counted: RedisResult<i32> = script.key("key").invoke_async(&mut connection).await;
-    assert_eq!(counted, Ok(1));
-    assert_eq!(sent(&proxies, "SCRIPT LOAD"), 3);
+    let call = script.key("key");
+    let loaded = || -> usize {
+        let proxies = proxies.iter();
+        proxies.map(|proxy| proxy.count("SCRIPT LOAD")).sum()
+    };
+    assert_eq!(call.invoke_async(&mut connection).await, Ok(1));
+    assert_eq!(loaded(), 3);
+    let () = cluster.master_of("key").run(&["SCRIPT", "FLUSH"]).unwrap();
+    assert_eq!(call.invoke_async(&mut connection).await, Ok(2));
+    assert_eq!(loaded(), 6);
+}
 
-    let master = cluster.master_of("key");
-    let other = |node: &Redis| node.port() != master.port();
-    let keys = (0..).map(|number: u32| number.to_string());
-    let key = keys
-        .into_iter()
-        .find(|key| other(cluster.master_of(key)))
-        .unwrap();
-    let (replica, down) = (cluster.replica_of(&key), cluster.master_of(&key));
-    replica.kill();
-    down.kill();
-    let counted: RedisResult<i32> = script.key("key").invoke_async(&mut connection).await;
-    assert_eq!(counted, Ok(2));
-    let () = master.run(&["SCRIPT", "FLUSH"]).unwrap();
-    let lost: RedisResult<i32> = script.key("key").invoke_async(&mut connection).await;
-    assert!(lost.is_err());
-    assert_eq!(master.run(&["GET", "key"]), Ok(2));
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipeline_with_a_wait_goes_to_the_master_of_its_key() {
+    let (cluster, proxies, client) = world!(&[]);
+    let mut connection = connect(client).await;
+    let mut commands = redis::pipe();
+    commands.cmd("INCR").arg("key");
+    commands.cmd("WAIT").arg(1).arg(10_000);
+    let answers: (i32, i32) = commands.query_async(&mut connection).await.unwrap();
+    assert_eq!(answers, (1, 1));
+    let proxy = before(&cluster, &proxies, "key");
+    assert_eq!((proxy.count("INCR"), proxy.count("WAIT")), (1, 1));
+    let all: usize = proxies.iter().map(|proxy| proxy.count("WAIT")).sum();
+    assert_eq!(all, 1);
 }
