@@ -1,4 +1,4 @@
-//! The Redis store: what is particular to it, on real servers. The contract is in `conformance_redis`.
+//! The Redis store: what is particular to it, and what it rests on, on real servers. The contract is in `conformance_redis`.
 //!
 //! Nothing is tested where there is no server.
 #![cfg(unix)]
@@ -11,8 +11,11 @@
 )]
 
 mod cluster;
+mod cluster_driver;
 mod connections;
+mod driver;
 mod eviction;
+mod facts;
 mod full;
 mod record;
 #[path = "../redis_support/mod.rs"]

@@ -50,12 +50,17 @@ pub fn valkey() -> Option<&'static Redis> {
 }
 
 fn named(variable: &str) -> Option<Redis> {
-    Some(Redis(Server::named(external::url(variable)?)))
+    let server = Server::named(external::url(variable)?);
+    Some(Redis { name: "", server })
 }
 
 /// A Redis or Valkey server. A private one ends and leaves nothing when it is dropped.
 #[derive(Debug)]
-pub struct Redis(Server);
+pub struct Redis {
+    /// Of its kind; empty if the environment names it.
+    name: &'static str,
+    server: Server,
+}
 
 impl Redis {
     /// Starts a private server. `None` if there is no Redis on this machine.
@@ -100,7 +105,8 @@ impl Redis {
             is_ready,
         });
         let url = format!("redis://127.0.0.1:{}", process.port());
-        Some(Self(Server::started(url, process)))
+        let server = Server::started(url, process);
+        Some(Self { name, server })
     }
 
     /// Executes a command on a connection of its own. Blocks the thread.
@@ -110,6 +116,13 @@ impl Redis {
         connection.set_read_timeout(Some(LIMIT))?;
         let (name, arguments) = command.split_first().expect("a command");
         redis::cmd(name).arg(arguments).query(&mut connection)
+    }
+
+    /// Starts a private server of the same kind that has all that this private one has, and follows it.
+    pub fn start_replica(&self) -> Self {
+        let replica = Self::started(self.name, &[], free_port).expect("the same program");
+        replica.follow(self);
+        replica
     }
 
     /// Becomes a replica of that one. Blocks the thread until it has all that the master has.
@@ -140,7 +153,7 @@ impl Deref for Redis {
     type Target = Server;
 
     fn deref(&self) -> &Server {
-        &self.0
+        &self.server
     }
 }
 

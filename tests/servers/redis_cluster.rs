@@ -5,9 +5,12 @@ use std::{
     ops::RangeInclusive,
 };
 
-use redis::FromRedisValue;
+use redis::{
+    FromRedisValue, RedisResult,
+    cluster::{ClusterClientBuilder, NodeAddress},
+};
 
-use super::{external, place::free_ports_of_node, process::until, redis::Redis};
+use super::{external, place::free_ports_of_node, process::until, proxy::Proxy, redis::Redis, url};
 
 /// A node that is silent for this long (ms) is taken for dead; its replica follows it about a second later.
 const SETTINGS: [&str; 5] = [
@@ -55,6 +58,19 @@ impl RedisCluster {
             .iter()
             .map(|node| node.url().to_owned())
             .collect()
+    }
+
+    /// A proxy before each node, in their order, and a client to be built that reaches the nodes through them.
+    pub fn proxied(&self) -> (Vec<Proxy>, ClusterClientBuilder) {
+        let start = |node: &Redis| Proxy::start(node.url());
+        let proxies: Vec<_> = self.nodes.iter().map(start).collect();
+        let urls = proxies.iter().map(Proxy::url);
+        let address = |url| url::address(url).parse::<NodeAddress>();
+        let pairs = self.nodes.iter().zip(&proxies);
+        let map = pairs.map(|(node, proxy)| Ok((address(node.url())?, address(proxy.url())?)));
+        let map: RedisResult<_> = map.collect();
+        let client = ClusterClientBuilder::new(urls.collect::<Vec<_>>());
+        (proxies, client.node_address_map(map.expect("addresses")))
     }
 
     pub fn nodes(&self) -> &[Redis] {

@@ -127,10 +127,7 @@ fn a_private_server_is_gone_when_it_was_dropped() {
 fn a_replica_has_what_its_master_has_and_takes_over_when_it_is_promoted() {
     for master in private(&[]) {
         let () = master.run(&["SET", "before", "1"]).expect("a key");
-        let Some(replica) = Redis::start() else {
-            return;
-        };
-        replica.follow(&master);
+        let replica = master.start_replica();
         assert_eq!(replica.run(&["GET", "before"]), Ok(1));
         let client = Client::open(master.url()).expect("a URL");
         let mut connection = client.get_connection().expect("a connection");
