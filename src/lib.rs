@@ -39,7 +39,7 @@
 //! - The README: what a client sees, what is guaranteed, how to choose store, scope, lease and retention, where the layer goes.
 //! - [`IdempotencyLayer`]: every setting, with its default in [`defaults`].
 //! - [`MemoryStore`] for tests and single processes; `TransactionStore`, with `Tx` for the handler's own writes, and `LeaseStore` in
-//!   `sqlite`, `postgres` and `mysql`.
+//!   `sqlite`, `postgres` and `mysql`; `RedisStore`.
 //! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
 //! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
@@ -53,6 +53,7 @@
 //! | `sqlite` | `sqlite::LeaseStore`, `sqlite::TransactionStore`, `Tx` (with sqlx and a bundled SQLite) |
 //! | `postgres` | `postgres::LeaseStore`, `postgres::TransactionStore`, `Tx` (with sqlx) |
 //! | `mysql` | `mysql::LeaseStore`, `mysql::TransactionStore` for MySQL and MariaDB, `Tx` (with sqlx) |
+//! | `redis` | `RedisStore`, for Redis and Valkey, on one server or a cluster (with the `redis` crate) |
 //! | `axum` | extractors for [`IdempotencyContext`] and `Tx`, [`Verdict`] as a response part; fingerprints use the original URI, so that `nest` changes nothing |
 //! | `conformance` | the kit that checks a store against the contract |
 //! | `tracing` | events for what an operator may want to know, and the caller's span in detached runs |
