@@ -119,7 +119,7 @@ async fn every_kind_of_answer_passes_whole() {
         &["COMMAND", "DOCS"],
         &["CONFIG", "GET", "*"],
         &["HGETALL", "nothing"],
-        &["BLPOP", "nothing", "0.001"],
+        &["BLPOP", "nothing", "0.01"],
     ];
     const KINDS: [&str; 12] = [
         "string", "integer", "double", "null", "array", "set", "map", "attrib", "push", "verbatim",
