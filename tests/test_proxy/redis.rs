@@ -72,8 +72,9 @@ fn run<T: FromRedisValue>(
     command: &[&str],
 ) -> impl Future<Output = Sent<T>> + use<T> {
     let mut connection = connection.clone();
-    let mut words = cmd(command[0]);
-    words.arg(&command[1..]);
+    let (name, arguments) = command.split_first().expect("a command");
+    let mut words = cmd(name);
+    words.arg(arguments);
     async move { words.query_async(&mut connection).await }
 }
 
