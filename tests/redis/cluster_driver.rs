@@ -14,7 +14,7 @@ use crate::servers::{Fault, Proxy, RedisCluster};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Longer than a single connection waits for a response by default.
 const SILENCE: Duration = Duration::from_millis(1500);
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT: Duration = Duration::from_millis(300);
 
 /// A cluster, a proxy before each of its nodes, and a client through these.
 macro_rules! world {
@@ -116,7 +116,7 @@ async fn an_answer_is_awaited_without_limit_unless_one_is_set_which_bounds_all_a
     proxy.inject(Fault::SwallowReply.on("INCR"));
     let late = run::<i32>(&connection, &["INCR", "key"]).await.unwrap_err();
     assert!(late.is_timeout(), "{late}");
-    assert_eq!(counted(&cluster, "key"), 2);
+    until(|| counted(&cluster, "key") == 2).await;
 }
 
 /// Whoever lifts the limit of all attempts gets this: nothing wakes up the command that is to be sent again.
@@ -131,7 +131,7 @@ async fn an_attempt_that_timed_out_alone_is_repeated_only_when_another_command_c
     timeout(SILENCE, &mut late).await.expect_err("no end");
     let other = another(&cluster, "key");
     while !late.is_finished() {
-        let () = run(&connection, &["GET", &other]).await.unwrap();
+        run::<()>(&connection, &["GET", &other]).await.ok();
     }
     let late = late.await.unwrap().unwrap_err();
     assert!(late.is_timeout(), "{late}");
@@ -164,15 +164,18 @@ async fn a_script_that_one_master_lost_is_loaded_on_all_of_them() {
     let mut connection = connect(client).await;
     let script = Script::new("return redis.call('INCR', KEYS[1])");
     let call = script.key("key");
-    let loaded = || -> usize {
+    // On replicas too if it is connected to them.
+    let loaded_on = |times: usize| -> usize {
         let proxies = proxies.iter();
-        proxies.map(|proxy| proxy.count("SCRIPT LOAD")).sum()
+        proxies
+            .filter(|proxy| proxy.count("SCRIPT LOAD") == times)
+            .count()
     };
     assert_eq!(call.invoke_async(&mut connection).await, Ok(1));
-    assert_eq!(loaded(), 3);
+    assert!(loaded_on(1) >= 3);
     let () = cluster.master_of("key").run(&["SCRIPT", "FLUSH"]).unwrap();
     assert_eq!(call.invoke_async(&mut connection).await, Ok(2));
-    assert_eq!(loaded(), 6);
+    assert!(loaded_on(2) >= 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use std::{future::Future, pin::pin, task::Context, time::Duration};
 
 use redis::{
-    Client, FromRedisValue, RedisResult, Script,
+    Client, FromRedisValue, RedisError, RedisResult, Script,
     aio::{ConnectionManager, ConnectionManagerConfig},
     cmd,
 };
@@ -130,7 +130,7 @@ async fn after_an_idle_connection_broke_the_first_command_fails_unsent_unless_re
 async fn the_time_for_a_response_does_not_limit_the_wait_for_a_connection() {
     for world in worlds() {
         let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(Duration::from_millis(1)))
+            .set_response_timeout(Some(Duration::from_millis(100)))
             .set_connection_timeout(Some(LIMIT));
         let manager = world.manager_with(config).await;
         world.proxy.hang_all();
@@ -184,14 +184,20 @@ async fn a_response_is_awaited_for_half_a_second_and_the_connection_is_kept() {
         let late = world.incr(&manager).await.unwrap_err();
         assert!(late.is_timeout() && late.is_io_error(), "{late}");
         assert!(!late.is_connection_dropped() && !late.is_unrecoverable_error());
-        assert_eq!((strikes.count(), world.counted()), (1, 1));
+        strikes.struck(1).await;
+        assert_eq!(world.counted(), 1);
         // A new connection would answer.
         let behind = run::<String>(&manager, &["ECHO", "behind"]).await;
         assert!(behind.unwrap_err().is_timeout());
         assert_eq!(world.proxy.count(CONNECTED), 1);
         // What comes late answers nothing else.
         world.proxy.resume();
-        let next = run::<String>(&manager, &["ECHO", "next"]).await;
+        let next = loop {
+            let next = run::<String>(&manager, &["ECHO", "next"]).await;
+            if !next.as_ref().is_err_and(RedisError::is_timeout) {
+                break next;
+            }
+        };
         assert_eq!(next.as_deref(), Ok("next"));
         assert_eq!(world.proxy.count(CONNECTED), 1);
         assert_eq!(world.counted(), 1);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, test_kill_process};
 use sqlx::{Connection, PgConnection};
 use tokio::runtime::Runtime;
 
-use crate::servers::{self, PgBouncer, Postgres};
+use crate::servers::{self, PgBouncer, Postgres, RedisCluster};
 
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MARK: &str = "other process: ";
 const POSTGRES: &str = "TEST_POSTGRES_URL";
 const MYSQL: &str = "TEST_MYSQL_URL";
+const REDIS: &str = "TEST_REDIS_URL";
+const VALKEY: &str = "TEST_VALKEY_URL";
 const EXIT: &str = "exit\n";
 
 #[test]
@@ -36,7 +38,8 @@ fn servers_end_with_the_process_that_exits_without_dropping_them() {
 
 #[test]
 fn a_url_of_the_environment_is_used_instead() {
-    let urls = [POSTGRES, MYSQL].map(|variable| (variable, "kind://somewhere:1/a?b=c"));
+    let urls =
+        [POSTGRES, MYSQL, REDIS, VALKEY].map(|variable| (variable, "kind://somewhere:1/a?b=c"));
     let mut process = other_process("tells_its_urls", &urls);
     let told = words(&mut process);
     assert_eq!(
@@ -78,6 +81,8 @@ fn other_process(role: &str, environment: &[(&str, &str)]) -> Child {
         .args(["--ignored", "--exact", &role, "--nocapture"])
         .env_remove(POSTGRES)
         .env_remove(MYSQL)
+        .env_remove(REDIS)
+        .env_remove(VALKEY)
         .envs(environment.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -106,7 +111,8 @@ fn tell(word: &str) {
     eprintln!("{MARK}{word}");
 }
 
-/// The shared servers, one that serves a connection, one that is frozen meanwhile, and a PgBouncer.
+/// The shared servers, one that serves a connection, one that is frozen meanwhile, a PgBouncer, and a Redis cluster with a
+/// frozen node.
 #[test]
 #[ignore = "the other process of the tests above"]
 fn starts_servers() {
@@ -117,9 +123,14 @@ fn starts_servers() {
     let shared = [
         servers::postgres().map(|server| &**server),
         servers::mariadb().map(|server| &**server),
+        servers::redis().map(|server| &**server),
+        servers::valkey().map(|server| &**server),
     ];
+    let cluster = RedisCluster::start();
+    let nodes = cluster.iter().flat_map(|cluster| cluster.nodes());
     let private = [serves.as_deref(), frozen.as_deref(), bouncer.as_deref()];
-    for server in shared.into_iter().chain(private).flatten() {
+    let servers = shared.into_iter().chain(private).flatten();
+    for server in servers.chain(nodes.map(|node| &**node)) {
         tell(&server.process_id().to_string());
         tell(&server.directory().display().to_string());
     }
@@ -132,6 +143,9 @@ fn starts_servers() {
     });
     if let Some(frozen) = &frozen {
         frozen.freeze();
+    }
+    if let Some(cluster) = &cluster {
+        cluster.nodes()[0].freeze();
     }
     tell("ready");
     let mut order = String::new();
@@ -156,6 +170,8 @@ fn tells_its_urls() {
     let urls = [
         (POSTGRES, servers::postgres().map(|server| server.url())),
         (MYSQL, servers::mariadb().map(|server| server.url())),
+        (REDIS, servers::redis().map(|server| server.url())),
+        (VALKEY, servers::valkey().map(|server| server.url())),
     ];
     for (variable, url) in urls {
         tell(&format!("{variable} {}", url.unwrap_or_default()));
