@@ -24,3 +24,11 @@ if #head > 0 and left ~= 0 then
         lease_left = left - retention,
     }
 end
+
+-- Writes. Returns nothing if that is done, and otherwise the error under its own code: Redis before 7.0 puts it into the text.
+local function failed(...)
+    local answer = redis.pcall(...)
+    if type(answer) == 'table' and answer.err then
+        return redis.error_reply(string.match(answer.err, '^@user_script: %d+: %-(.*)') or answer.err)
+    end
+end

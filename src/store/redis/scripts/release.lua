@@ -6,5 +6,4 @@ if not record then
 elseif record.nonce ~= nonce or record.state ~= RUNNING then
     return 0
 end
-redis.call('DEL', KEYS[1])
-return 1
+return failed('DEL', KEYS[1]) or 1

@@ -4,5 +4,4 @@ local nonce, lease = unpack(ARGV)
 if not record or record.nonce ~= nonce or record.state ~= RUNNING then
     return 0
 end
-redis.call('PEXPIRE', KEYS[1], lease + record.retention)
-return 1
+return failed('PEXPIRE', KEYS[1], lease + record.retention) or 1

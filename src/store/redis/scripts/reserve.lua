@@ -8,8 +8,8 @@ elseif record.fingerprint ~= fingerprint or record.state == COMPLETED then
     return {0, left, redis.call('GET', KEYS[1])}
 elseif record.state == RUNNING and record.nonce == nonce then
     -- The same call again, or sent again by the driver.
-    redis.call('PEXPIRE', KEYS[1], lease + record.retention)
-    return {1, lease + record.retention, head}
+    local lives = lease + record.retention
+    return failed('PEXPIRE', KEYS[1], lives) or {1, lives, head}
 elseif (record.state == RUNNING and record.lease_left > 0) or run_again ~= '1' then
     return {0, left, head}
 else
@@ -19,8 +19,5 @@ end
 local time = redis.call('TIME')
 fence = math.max(fence + 1, time[1] * 1000000 + time[2])
 local claimed = struct.pack('>BBI4I8I8', FORMAT, RUNNING, attempt, fence, retention) .. fingerprint .. nonce
-local set = redis.pcall('SET', KEYS[1], claimed, 'PX', lease + retention)
-if set.err then
-    return set
-end
-return {1, lease + retention, claimed}
+local lives = lease + retention
+return failed('SET', KEYS[1], claimed, 'PX', lives) or {1, lives, claimed}
