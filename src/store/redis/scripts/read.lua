@@ -1,5 +1,8 @@
 -- What the record has left to live, and the record; nothing if there is none. A script, so that a replica is never asked.
-if not record then
+local record = redis.call('GET', KEYS[1])
+local left = record and redis.call('PTTL', KEYS[1])
+-- At the very instant of its expiry a key is still there, with nothing left.
+if not record or left == 0 then
     return false
 end
-return {left, redis.call('GET', KEYS[1])}
+return unreadable(record) or {left, record}

@@ -4,25 +4,29 @@
 local FORMAT = 1
 local RUNNING, COMPLETED, ABANDONED = 0, 1, 2
 
-local record
-local head = redis.call('GETRANGE', KEYS[1], 0, 71)
-local left = redis.call('PTTL', KEYS[1])
--- At the very instant of its expiry a key is still there, with nothing left.
-if #head > 0 and left ~= 0 then
-    local format = string.byte(head)
-    if format ~= FORMAT or #head < 72 then
+local function state_of(record)
+    return string.byte(record, 2)
+end
+
+-- Attempt, fence and retention.
+local function numbers_of(record)
+    return select(3, struct.unpack('>BBI4I8I8', record))
+end
+
+local function fingerprint_of(record)
+    return string.sub(record, 23, 56)
+end
+
+local function nonce_of(record)
+    return string.sub(record, 57, 72)
+end
+
+-- An error, to be returned, if that is no record that this release can read.
+local function unreadable(record)
+    local format = string.byte(record)
+    if format ~= FORMAT or #record < 72 then
         return redis.error_reply('RECORDFORMAT a record has format ' .. format .. ', this release reads ' .. FORMAT)
     end
-    local _, state, attempt, fence, retention = struct.unpack('>BBI4I8I8', head)
-    record = {
-        state = state,
-        attempt = attempt,
-        fence = fence,
-        retention = retention,
-        fingerprint = string.sub(head, 23, 56),
-        nonce = string.sub(head, 57, 72),
-        lease_left = left - retention,
-    }
 end
 
 -- Writes. Returns nothing if that is done, and otherwise the error under its own code: Redis before 7.0 puts it into the text.
@@ -32,3 +36,4 @@ local function failed(...)
         return redis.error_reply(string.match(answer.err, '^@user_script: %d+: %-(.*)') or answer.err)
     end
 end
+

@@ -1,9 +1,14 @@
 -- Frees the claim's key. 0 if the record isn't its running one.
 local nonce = unpack(ARGV)
 
-if not record then
+local record = redis.call('GETRANGE', KEYS[1], 0, 71)
+if record == '' then
     return 1
-elseif record.nonce ~= nonce or record.state ~= RUNNING then
+end
+local unread = unreadable(record)
+if unread then
+    return unread
+elseif nonce_of(record) ~= nonce or state_of(record) ~= RUNNING then
     return 0
 end
 return failed('DEL', KEYS[1]) or 1

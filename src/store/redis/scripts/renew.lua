@@ -1,7 +1,15 @@
 -- Counts the claim's lease anew. 0 if the record isn't its running one.
 local nonce, lease = unpack(ARGV)
 
-if not record or record.nonce ~= nonce or record.state ~= RUNNING then
+local record = redis.call('GETRANGE', KEYS[1], 0, 71)
+if record == '' then
     return 0
 end
-return failed('PEXPIRE', KEYS[1], lease + record.retention) or 1
+local unread = unreadable(record)
+if unread then
+    return unread
+elseif nonce_of(record) ~= nonce or state_of(record) ~= RUNNING then
+    return 0
+end
+local _, _, retention = numbers_of(record)
+return failed('PEXPIRE', KEYS[1], lease + retention) or 1

@@ -1,12 +1,17 @@
 -- Writes the end of a claim, a whole record: over its own running record, or where there is none. 0 if there is another one.
 local settled, retention = unpack(ARGV)
-local state, nonce = string.byte(settled, 2), string.sub(settled, 57, 72)
 
-if record then
-    if record.nonce == nonce and record.state == state then
-        -- Done before. Written all the same, as nothing but a write can be waited for until the replicas have it.
-        return failed('PEXPIRE', KEYS[1], left) or 1
-    elseif record.nonce ~= nonce or record.state ~= RUNNING then
+local record = redis.call('GETRANGE', KEYS[1], 0, 71)
+if record ~= '' then
+    local unread = unreadable(record)
+    if unread then
+        return unread
+    elseif nonce_of(record) ~= nonce_of(settled) then
+        return 0
+    elseif state_of(record) == state_of(settled) then
+        -- Done before. Written all the same: nothing but a write can be waited for until the replicas have it.
+        return failed('PEXPIRE', KEYS[1], redis.call('PTTL', KEYS[1])) or 1
+    elseif state_of(record) ~= RUNNING then
         return 0
     end
     -- A full server refuses a script's SET, but not behind a write that it allows.
