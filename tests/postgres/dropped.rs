@@ -17,7 +17,7 @@ use super::database;
 use crate::postgres_support::*;
 
 /// Drops the future after this many polls, each of them when there was something to go on with.
-async fn drop_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+pub(super) async fn drop_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polled = 0;
     poll_fn(|context| {
@@ -35,10 +35,10 @@ async fn drop_after<F: Future>(polls: u32, future: F) -> Option<F::Output> {
 }
 
 /// Now and then an answer is there before it is asked for, so that a call needs fewer polls than usual: several rounds.
-const POLLS: [u32; 20] = [1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 12];
+pub(super) const POLLS: [u32; 20] = [1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 6, 1, 2, 3, 4, 12];
 
 /// Whether the pool's one connection came out of it in a transaction.
-async fn is_in_transaction(pool: &PgPool) -> bool {
+pub(super) async fn is_in_transaction(pool: &PgPool) -> bool {
     let sql = sqlx::raw_sql("SELECT now() <> statement_timestamp()");
     sql.fetch_one(pool).await.unwrap().get(0)
 }

@@ -7,7 +7,10 @@ use tower_idempotency::{
     store::{Reservation, Store},
 };
 
-use super::database;
+use super::{
+    database,
+    dropped::{POLLS, drop_after, is_in_transaction},
+};
 use crate::{postgres_support::*, servers};
 
 pub(super) async fn waits(outside: &PgPool) -> bool {
@@ -124,6 +127,104 @@ async fn a_claim_that_meets_one_in_the_making_looks_again() {
                 other => panic!("{level}: {other:?}"),
             }
         }
+    }
+}
+
+/// How a statement is sent.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// Its first use on a connection, and the later ones.
+    Prepared,
+    Unnamed,
+    Text,
+}
+
+const FORMS: [Form; 3] = [Form::Prepared, Form::Unnamed, Form::Text];
+
+/// Whether a statement is in a transaction of its own, as it tells itself: a bound one began it when it was bound, which is when its
+/// portal was made, and a text when it came.
+const IS_OWN: &str = "SELECT transaction_timestamp() = coalesce(
+    (SELECT creation_time FROM pg_cursors WHERE name = ''), statement_timestamp())";
+
+async fn ask(pool: &PgPool, sql: &'static str, form: Form) -> bool {
+    let row = match form {
+        Form::Prepared => sqlx::query(sql).fetch_one(pool).await,
+        Form::Unnamed => sqlx::query(sql).persistent(false).fetch_one(pool).await,
+        Form::Text => sqlx::raw_sql(sql).fetch_one(pool).await,
+    };
+    row.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_statement_tells_whether_its_transaction_is_its_own() {
+    let database = database!();
+    for form in FORMS {
+        let pool = database.pool(1).await;
+        for _ in 0..20 {
+            assert!(ask(&pool, IS_OWN, form).await, "{form:?}");
+        }
+        // At once, and after some statements.
+        for before in ["", "; SELECT 1", "; SAVEPOINT a; SELECT 1; SAVEPOINT b"] {
+            let begin = AssertSqlSafe(format!("BEGIN{before}"));
+            sqlx::raw_sql(begin).execute(&pool).await.unwrap();
+            for _ in 0..3 {
+                assert!(!ask(&pool, IS_OWN, form).await, "{form:?}, BEGIN{before}");
+            }
+            pool.execute("ROLLBACK").await.unwrap();
+        }
+        assert!(ask(&pool, IS_OWN, form).await, "{form:?}");
+    }
+}
+
+/// On why the times of statement and transaction alone don't tell: a bound statement has one more when it is executed.
+#[tokio::test]
+async fn a_prepared_statement_is_later_than_its_own_transaction() {
+    let database = database!();
+    let pool = database.pool(1).await;
+    let same = "SELECT transaction_timestamp() = statement_timestamp()";
+    let mut differing = 0;
+    for _ in 0..100 {
+        differing += i64::from(!ask(&pool, same, Form::Prepared).await);
+        assert!(ask(&pool, same, Form::Text).await);
+    }
+    assert!(differing > 0);
+}
+
+/// M3: right behind a `BEGIN` that was sent and not waited for.
+#[tokio::test]
+async fn a_statement_tells_of_the_transaction_of_a_begin_that_was_dropped() {
+    let database = database!();
+    for form in FORMS {
+        let mut strange = 0;
+        for polls in POLLS {
+            let pool = database.pool(1).await;
+            if drop_after(polls, pool.begin()).await.is_some() {
+                continue;
+            }
+            let is_own = ask(&pool, IS_OWN, form).await;
+            assert_eq!(is_own, !is_in_transaction(&pool).await, "{form:?}, {polls}");
+            strange += i64::from(!is_own);
+        }
+        assert!(strange > 0, "{form:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_text_through_a_pooler_tells_whether_its_transaction_is_its_own() {
+    let Some(server) = servers::postgres() else {
+        return;
+    };
+    let Some(bouncer) = servers::PgBouncer::start(server, 2) else {
+        return;
+    };
+    let database = Database::on(server).await;
+    let options: sqlx::postgres::PgConnectOptions = bouncer.through(&database.0).parse().unwrap();
+    let pool = pool(options.statement_cache_capacity(0), 1).await;
+    for _ in 0..20 {
+        assert!(ask(&pool, IS_OWN, Form::Text).await);
+        pool.execute("BEGIN").await.unwrap();
+        assert!(!ask(&pool, IS_OWN, Form::Text).await);
+        pool.execute("ROLLBACK").await.unwrap();
     }
 }
 
