@@ -181,7 +181,7 @@ impl LeaseDialect for LeaseStore {
         ];
         let rows = self
             .database
-            .run_committed(&self.sql.claim_or_read, &arguments)
+            .try_run(&self.sql.claim_or_read, &arguments)
             .await;
         let rows = match rows {
             Ok(rows) => rows,
@@ -238,11 +238,7 @@ impl LeaseDialect for LeaseStore {
             terms.lease().into(),
             terms.retention().into(),
         ];
-        let claimed = self
-            .database
-            .run_committed(&self.sql.claim_over, &arguments)
-            .await
-            .map_err(failed)?;
+        let claimed = self.database.run(&self.sql.claim_over, &arguments).await?;
         let Some(row) = claimed.first() else {
             return Ok(None);
         };
