@@ -106,7 +106,10 @@ impl LeaseStore {
         arguments: &[Argument<'_>],
     ) -> Result<bool, StoreError> {
         let rows = self.database.run(statement, arguments).await?;
-        Ok(!rows.is_empty())
+        let Some(row) = rows.first() else {
+            return Ok(false);
+        };
+        row.try_get(0).map_err(failed)
     }
 }
 

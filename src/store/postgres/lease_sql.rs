@@ -75,10 +75,13 @@ RETURNING fence, {own} AS is_own";
 
 /// Of a running claim only; what is kept after the lease stays as long as it was.
 const RENEW: &str = "
-UPDATE {table} SET lease_end = now + $3::bigint, expires = now + $3::bigint + (expires - lease_end)
-FROM (SELECT {now} AS now) AS clock
-WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
-RETURNING {own} AS is_own";
+WITH written AS (
+    UPDATE {table} SET lease_end = now + $3::bigint, expires = now + $3::bigint + (expires - lease_end)
+    FROM (SELECT {now} AS now) AS clock
+    WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 /// Settles as state $7 with response $9, kept for $8: over the claim's own running record, over an expired one, or as a new one.
 /// `lease_end` is `expires` for a completed record ($10 = 1), and the present for an abandoned one ($10 = 0).
@@ -93,21 +96,27 @@ ON CONFLICT (record_key) DO UPDATE SET
     attempt = excluded.attempt, fence = greatest(record.fence, excluded.fence), state = excluded.state,
     lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response
 WHERE (record.nonce = excluded.nonce AND record.state = 0) OR record.expires <= {now}
-RETURNING {own} AS is_own";
+RETURNING true, {own} AS is_own";
 
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
-UPDATE {table} SET lease_end = now, expires = now
-FROM (SELECT {now} AS now) AS clock
-WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
-RETURNING {own} AS is_own";
+WITH written AS (
+    UPDATE {table} SET lease_end = now, expires = now
+    FROM (SELECT {now} AS now) AS clock
+    WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
-UPDATE {table} SET state = 2, response = NULL, lease_end = now, expires = now
-FROM (SELECT {now} AS now) AS clock
-WHERE record_key = $1::bytea AND expires > {now}
-RETURNING {own} AS is_own";
+WITH written AS (
+    UPDATE {table} SET state = 2, response = NULL, lease_end = now, expires = now
+    FROM (SELECT {now} AS now) AS clock
+    WHERE record_key = $1::bytea AND expires > {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 #[cfg(test)]
 mod tests {
