@@ -1,8 +1,8 @@
 //! What the stores rest on: how sqlx 0.9 and Postgres behave. One of these failing means that a store must be looked at again.
 
-use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Row};
 use tower_idempotency::{
-    StoreErrorKind,
+    RecordKey, StoreErrorKind,
     postgres::{LeaseStore, TransactionStore},
     store::{Reservation, Store},
 };
@@ -94,6 +94,17 @@ async fn what_is_read_beside_taking_a_lock_is_older_than_the_lock() {
     }
 }
 
+/// A claim of another's, as a row.
+pub(super) async fn insert_claim(connection: &mut PgConnection, key: &RecordKey) {
+    let insert = sqlx::query(
+        "INSERT INTO tower_idempotency_leases (record_key, fence, lease_end, expires, fingerprint_tag, attempt, state,
+             fingerprint, nonce)
+         VALUES ($1, 1, 9e15, 9e15, 257, 1, 0, decode(repeat('01', 32), 'hex'), decode(repeat('02', 16), 'hex'))",
+    );
+    let inserted = insert.bind(key.as_bytes()).execute(connection).await;
+    inserted.unwrap();
+}
+
 /// M5 and M22: the claim waits for one that is not committed yet, and then neither makes a row nor sees one.
 #[tokio::test]
 async fn a_claim_that_meets_one_in_the_making_looks_again() {
@@ -105,15 +116,7 @@ async fn a_claim_that_meets_one_in_the_making_looks_again() {
             let store = LeaseStore::new(database.pool_with(1, setting).await);
             let key = fresh_key();
             let mut making = outside.begin().await.unwrap();
-            sqlx::query(
-                "INSERT INTO tower_idempotency_leases (record_key, fence, lease_end, expires, fingerprint_tag, attempt,
-                     state, fingerprint, nonce)
-                 VALUES ($1, 1, 9e15, 9e15, 257, 1, 0, decode(repeat('01', 32), 'hex'), decode(repeat('02', 16), 'hex'))",
-            )
-            .bind(key.as_bytes())
-            .execute(&mut *making)
-            .await
-            .unwrap();
+            insert_claim(&mut making, &key).await;
             let reserving = tokio::spawn(async move { reserve(&store, &key).await });
             until(|| waits(&outside)).await;
             if commits {
