@@ -39,7 +39,7 @@ impl LeaseSql {
 /// A new claim, as a row of NULLs but for its fence; or the row that is there, which is then neither written nor locked, as it would be
 /// by `DO UPDATE`, whatever that updates. No row = one came in between, which this statement's snapshot doesn't show.
 const CLAIM_OR_READ: &str = "
-WITH clock AS (SELECT {now} AS now),
+WITH clock AS (SELECT {now} AS now, {own} AS is_own),
      found AS (SELECT * FROM {table} WHERE record_key = $1::bytea),
      claimed AS (
          INSERT INTO {table} (record_key, fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires)
@@ -48,11 +48,10 @@ WITH clock AS (SELECT {now} AS now),
          ON CONFLICT (record_key) DO NOTHING
          RETURNING fence
      )
-SELECT now, fingerprint_tag::bigint, fingerprint, nonce, attempt::bigint, fence, state::bigint, lease_end, expires, response,
-    {own} AS is_own
+SELECT now, fingerprint_tag::bigint, fingerprint, nonce, attempt::bigint, fence, state::bigint, lease_end, expires, response, is_own
 FROM clock, found
 UNION ALL
-SELECT fence, NULL, NULL, NULL, NULL, fence, NULL, NULL, NULL, NULL, {own} FROM claimed";
+SELECT fence, NULL, NULL, NULL, NULL, fence, NULL, NULL, NULL, NULL, is_own FROM clock, claimed";
 
 /// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](super::super::sql::Columns).
 const READ: &str = "
