@@ -1,6 +1,6 @@
 //! The stores under test, each on a database of its own, and the effects of handlers there.
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use http::Extensions;
 #[cfg(all(unix, feature = "mysql"))]
@@ -26,17 +26,23 @@ const TABLE: &str = "CREATE TABLE effects (n INTEGER)";
 const EFFECT: &str = "INSERT INTO effects VALUES (1)";
 const EFFECTS: &str = "SELECT count(*) FROM effects";
 
+/// Connections of a store.
+pub const SIZE: u32 = 4;
+
 /// One store under test.
 pub struct Backend {
     pub store: Arc<dyn Store>,
-    effects: Effects,
+    /// The store's own connections; of a lease store, its handlers use them besides.
+    pub pool: Pool,
+    effects: Pool,
     _file: Option<File>,
 }
 
-/// Where effects are: in the store's database for a transaction store, seen through a connection besides the store's.
-enum Effects {
-    /// In the counter of runs.
-    Counted,
+/// A way into a database. Effects are in the store's for a transaction store, seen through a connection besides the store's.
+#[derive(Clone)]
+pub enum Pool {
+    /// There is none: effects are in the counter of runs.
+    None,
     Sqlite(SqlitePool),
     #[cfg(all(unix, feature = "postgres"))]
     Postgres(PgPool),
@@ -45,9 +51,10 @@ enum Effects {
 }
 
 impl Backend {
-    fn new(store: impl Store, effects: Effects) -> Option<Self> {
+    fn new(store: impl Store, pool: Pool, effects: Pool) -> Option<Self> {
         Some(Self {
             store: Arc::new(store),
+            pool,
             effects,
             _file: None,
         })
@@ -74,20 +81,35 @@ impl Backend {
     /// How often the effect happened for good.
     pub async fn effects(&self, runs: &Runs) -> usize {
         let count = match &self.effects {
-            Effects::Counted => return runs.count(),
-            Effects::Sqlite(pool) => count(pool, EFFECTS).await,
+            Pool::None => return runs.count(),
+            Pool::Sqlite(pool) => count(pool, EFFECTS).await,
             #[cfg(all(unix, feature = "postgres"))]
-            Effects::Postgres(pool) => sqlx::query_scalar(EFFECTS)
+            Pool::Postgres(pool) => sqlx::query_scalar(EFFECTS)
                 .fetch_one(pool)
                 .await
                 .expect("a count"),
             #[cfg(all(unix, feature = "mysql"))]
-            Effects::MySql(pool) => sqlx::query_scalar(EFFECTS)
+            Pool::MySql(pool) => sqlx::query_scalar(EFFECTS)
                 .fetch_one(pool)
                 .await
                 .expect("a count"),
         };
         usize::try_from(count).expect("a count")
+    }
+}
+
+impl Pool {
+    /// A connection, until it is dropped.
+    pub async fn connection(&self) -> Box<dyn Any + Send> {
+        const HELD: &str = "a connection";
+        match self {
+            Self::None => Box::new(()),
+            Self::Sqlite(pool) => Box::new(pool.acquire().await.expect(HELD)),
+            #[cfg(all(unix, feature = "postgres"))]
+            Self::Postgres(pool) => Box::new(pool.acquire().await.expect(HELD)),
+            #[cfg(all(unix, feature = "mysql"))]
+            Self::MySql(pool) => Box::new(pool.acquire().await.expect(HELD)),
+        }
     }
 }
 
@@ -124,14 +146,15 @@ impl Transaction {
 }
 
 pub async fn memory() -> Option<Backend> {
-    Backend::new(MemoryStore::new(), Effects::Counted)
+    Backend::new(MemoryStore::new(), Pool::None, Pool::None)
 }
 
 pub async fn sqlite_lease() -> Option<Backend> {
     let file = File::wal();
-    let store = sqlite::LeaseStore::new(file.pool(4).await);
+    let pool = file.pool(SIZE).await;
+    let store = sqlite::LeaseStore::new(pool.clone());
     store.migrate().await.expect("a table");
-    let backend = Backend::new(store, Effects::Counted)?;
+    let backend = Backend::new(store, Pool::Sqlite(pool), Pool::None)?;
     Some(Backend {
         _file: Some(file),
         ..backend
@@ -139,13 +162,18 @@ pub async fn sqlite_lease() -> Option<Backend> {
 }
 
 pub async fn sqlite_transaction() -> Option<Backend> {
+    sqlite_transaction_of(SIZE).await
+}
+
+pub async fn sqlite_transaction_of(size: u32) -> Option<Backend> {
     let file = File::wal();
-    let store = sqlite::TransactionStore::new(file.pool(4).await);
+    let pool = file.pool(size).await;
+    let store = sqlite::TransactionStore::new(pool.clone());
     store.migrate().await.expect("a table");
     let effects = file.pool(1).await;
     let made = sqlx::query(TABLE).execute(&effects).await;
     made.expect("a table");
-    let backend = Backend::new(store, Effects::Sqlite(effects))?;
+    let backend = Backend::new(store, Pool::Sqlite(pool), Pool::Sqlite(effects))?;
     Some(Backend {
         _file: Some(file),
         ..backend
@@ -162,21 +190,28 @@ async fn postgres_pool(url: &str, size: u32) -> PgPool {
 #[cfg(all(unix, feature = "postgres"))]
 pub async fn postgres_lease() -> Option<Backend> {
     let url = crate::servers::postgres()?.database().await;
-    let store = postgres::LeaseStore::new(postgres_pool(&url, 4).await);
+    let pool = postgres_pool(&url, SIZE).await;
+    let store = postgres::LeaseStore::new(pool.clone());
     store.migrate().await.expect("a table");
-    Backend::new(store, Effects::Counted)
+    Backend::new(store, Pool::Postgres(pool), Pool::None)
 }
 
 /// None without a server.
 #[cfg(all(unix, feature = "postgres"))]
 pub async fn postgres_transaction() -> Option<Backend> {
+    postgres_transaction_of(SIZE).await
+}
+
+#[cfg(all(unix, feature = "postgres"))]
+pub async fn postgres_transaction_of(size: u32) -> Option<Backend> {
     let url = crate::servers::postgres()?.database().await;
-    let store = postgres::TransactionStore::new(postgres_pool(&url, 4).await);
+    let pool = postgres_pool(&url, size).await;
+    let store = postgres::TransactionStore::new(pool.clone());
     store.migrate().await.expect("a table");
     let effects = postgres_pool(&url, 1).await;
     let made = sqlx::query(TABLE).execute(&effects).await;
     made.expect("a table");
-    Backend::new(store, Effects::Postgres(effects))
+    Backend::new(store, Pool::Postgres(pool), Pool::Postgres(effects))
 }
 
 #[cfg(all(unix, feature = "mysql"))]
@@ -189,19 +224,26 @@ async fn mysql_pool(url: &str, size: u32) -> MySqlPool {
 #[cfg(all(unix, feature = "mysql"))]
 pub async fn mysql_lease() -> Option<Backend> {
     let url = crate::servers::mariadb()?.database().await;
-    let store = mysql::LeaseStore::new(mysql_pool(&url, 4).await);
+    let pool = mysql_pool(&url, SIZE).await;
+    let store = mysql::LeaseStore::new(pool.clone());
     store.migrate().await.expect("a table");
-    Backend::new(store, Effects::Counted)
+    Backend::new(store, Pool::MySql(pool), Pool::None)
 }
 
 /// None without a server.
 #[cfg(all(unix, feature = "mysql"))]
 pub async fn mysql_transaction() -> Option<Backend> {
+    mysql_transaction_of(SIZE).await
+}
+
+#[cfg(all(unix, feature = "mysql"))]
+pub async fn mysql_transaction_of(size: u32) -> Option<Backend> {
     let url = crate::servers::mariadb()?.database().await;
-    let store = mysql::TransactionStore::new(mysql_pool(&url, 4).await);
+    let pool = mysql_pool(&url, size).await;
+    let store = mysql::TransactionStore::new(pool.clone());
     store.migrate().await.expect("a table");
     let effects = mysql_pool(&url, 1).await;
     let made = sqlx::query(TABLE).execute(&effects).await;
     made.expect("a table");
-    Backend::new(store, Effects::MySql(effects))
+    Backend::new(store, Pool::MySql(pool), Pool::MySql(effects))
 }

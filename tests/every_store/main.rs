@@ -11,6 +11,7 @@
 mod app;
 mod backends;
 mod duplicates;
+mod pools;
 mod runs;
 #[cfg(all(unix, any(feature = "mysql", feature = "postgres")))]
 #[path = "../servers/mod.rs"]
@@ -59,5 +60,6 @@ on_every_store! {
     runs::a_run_goes_on_when_its_caller_has_gone
     runs::an_inline_run_that_is_dropped_is_undone_or_unknown
     runs::a_key_is_new_after_its_retention
+    pools::handlers_on_a_lease_store_may_have_the_whole_pool
     runs::an_operator_finds_a_record_by_scope_and_header_and_frees_the_key
 }

@@ -15,6 +15,8 @@ mod claims;
 mod commit;
 #[path = "conflicts.rs"]
 mod conflicts;
+#[path = "late_grants.rs"]
+mod late_grants;
 #[path = "lease.rs"]
 mod lease;
 #[path = "lock_waits.rs"]

@@ -1,6 +1,6 @@
 //! What is removed, by operators and by purges.
 
-use sqlx::{AssertSqlSafe, MySqlPool};
+use sqlx::{AssertSqlSafe, Executor, MySqlPool};
 use tower_idempotency::store::{Reservation, Store};
 
 use super::database;
@@ -150,4 +150,51 @@ async fn an_operator_does_not_wait_for_a_running_handler() {
     ));
     complete(&store, &running, "new").await.unwrap();
     assert_replays(&reserve(&other, &key).await, "new");
+}
+
+/// M29: the expiry is looked at again in the row that a purge has waited for. By its key alone it would be deleted.
+#[tokio::test]
+async fn a_row_that_is_claimed_anew_while_a_purge_waits_for_it_is_kept() {
+    let database = database!();
+    let (outside, claims) = (database.shop().await, database.pool(1).await);
+    let store = database.lease(2).await;
+    let key = fresh_key();
+    let old = claim(&store, &key, &terms()).await;
+    store.release(&old).await.unwrap();
+    let renew = "UPDATE tower_idempotency_leases SET state = 0, lease_end = 9e15, expires = 9e15";
+
+    let mut claiming = claims.begin().await.unwrap();
+    claiming.execute(renew).await.unwrap();
+    let purging = tokio::spawn({
+        let store = store.clone();
+        async move { store.purge_expired(10).await.unwrap() }
+    });
+    until(|| deletes(&outside)).await;
+    claiming.commit().await.unwrap();
+    assert_eq!(purging.await.unwrap(), 0);
+    assert!(matches!(
+        reserve(&store, &key).await,
+        Reservation::InFlight { .. }
+    ));
+
+    let mut claiming = claims.begin().await.unwrap();
+    claiming.execute(renew).await.unwrap();
+    let naive = tokio::spawn({
+        let pool = database.pool(1).await;
+        async move {
+            let sql = "DELETE FROM tower_idempotency_leases WHERE record_key = ?";
+            let delete = sqlx::query(sql).bind(key.as_bytes().to_vec());
+            delete.execute(&pool).await.unwrap().rows_affected()
+        }
+    });
+    until(|| deletes(&outside)).await;
+    claiming.commit().await.unwrap();
+    assert_eq!(naive.await.unwrap(), 1, "a live row");
+}
+
+/// Whether a deletion is under way in this database. What tells of locks is no good: it stands still for as long as it is asked.
+async fn deletes(outside: &MySqlPool) -> bool {
+    let sql = "SELECT COUNT(*) FROM information_schema.processlist
+         WHERE db = DATABASE() AND info LIKE 'DELETE %'";
+    count(outside, sql).await > 0
 }

@@ -1,13 +1,16 @@
 //! What the stores rest on: how sqlx 0.9 and Postgres behave. One of these failing means that a store must be looked at again.
 
-use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
+use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool, Row};
 use tower_idempotency::{
-    StoreErrorKind,
+    RecordKey, StoreErrorKind,
     postgres::{LeaseStore, TransactionStore},
     store::{Reservation, Store},
 };
 
-use super::database;
+use super::{
+    database,
+    dropped::{POLLS, drop_after, is_in_transaction},
+};
 use crate::{postgres_support::*, servers};
 
 pub(super) async fn waits(outside: &PgPool) -> bool {
@@ -91,6 +94,17 @@ async fn what_is_read_beside_taking_a_lock_is_older_than_the_lock() {
     }
 }
 
+/// A claim of another's, as a row.
+pub(super) async fn insert_claim(connection: &mut PgConnection, key: &RecordKey) {
+    let insert = sqlx::query(
+        "INSERT INTO tower_idempotency_leases (record_key, fence, lease_end, expires, fingerprint_tag, attempt, state,
+             fingerprint, nonce)
+         VALUES ($1, 1, 9e15, 9e15, 257, 1, 0, decode(repeat('01', 32), 'hex'), decode(repeat('02', 16), 'hex'))",
+    );
+    let inserted = insert.bind(key.as_bytes()).execute(connection).await;
+    inserted.unwrap();
+}
+
 /// M5 and M22: the claim waits for one that is not committed yet, and then neither makes a row nor sees one.
 #[tokio::test]
 async fn a_claim_that_meets_one_in_the_making_looks_again() {
@@ -102,15 +116,7 @@ async fn a_claim_that_meets_one_in_the_making_looks_again() {
             let store = LeaseStore::new(database.pool_with(1, setting).await);
             let key = fresh_key();
             let mut making = outside.begin().await.unwrap();
-            sqlx::query(
-                "INSERT INTO tower_idempotency_leases (record_key, fence, lease_end, expires, fingerprint_tag, attempt,
-                     state, fingerprint, nonce)
-                 VALUES ($1, 1, 9e15, 9e15, 257, 1, 0, decode(repeat('01', 32), 'hex'), decode(repeat('02', 16), 'hex'))",
-            )
-            .bind(key.as_bytes())
-            .execute(&mut *making)
-            .await
-            .unwrap();
+            insert_claim(&mut making, &key).await;
             let reserving = tokio::spawn(async move { reserve(&store, &key).await });
             until(|| waits(&outside)).await;
             if commits {
@@ -124,6 +130,104 @@ async fn a_claim_that_meets_one_in_the_making_looks_again() {
                 other => panic!("{level}: {other:?}"),
             }
         }
+    }
+}
+
+/// How a statement is sent.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// Its first use on a connection, and the later ones.
+    Prepared,
+    Unnamed,
+    Text,
+}
+
+const FORMS: [Form; 3] = [Form::Prepared, Form::Unnamed, Form::Text];
+
+/// Whether a statement is in a transaction of its own, as it tells itself: a bound one began it when it was bound, which is when its
+/// portal was made, and a text when it came.
+const IS_OWN: &str = "SELECT transaction_timestamp() = coalesce(
+    (SELECT creation_time FROM pg_cursors WHERE name = ''), statement_timestamp())";
+
+async fn ask(pool: &PgPool, sql: &'static str, form: Form) -> bool {
+    let row = match form {
+        Form::Prepared => sqlx::query(sql).fetch_one(pool).await,
+        Form::Unnamed => sqlx::query(sql).persistent(false).fetch_one(pool).await,
+        Form::Text => sqlx::raw_sql(sql).fetch_one(pool).await,
+    };
+    row.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_statement_tells_whether_its_transaction_is_its_own() {
+    let database = database!();
+    for form in FORMS {
+        let pool = database.pool(1).await;
+        for _ in 0..20 {
+            assert!(ask(&pool, IS_OWN, form).await, "{form:?}");
+        }
+        // At once, and after some statements.
+        for before in ["", "; SELECT 1", "; SAVEPOINT a; SELECT 1; SAVEPOINT b"] {
+            let begin = AssertSqlSafe(format!("BEGIN{before}"));
+            sqlx::raw_sql(begin).execute(&pool).await.unwrap();
+            for _ in 0..3 {
+                assert!(!ask(&pool, IS_OWN, form).await, "{form:?}, BEGIN{before}");
+            }
+            pool.execute("ROLLBACK").await.unwrap();
+        }
+        assert!(ask(&pool, IS_OWN, form).await, "{form:?}");
+    }
+}
+
+/// On why the times of statement and transaction alone don't tell: a bound statement has one more when it is executed.
+#[tokio::test]
+async fn a_prepared_statement_is_later_than_its_own_transaction() {
+    let database = database!();
+    let pool = database.pool(1).await;
+    let same = "SELECT transaction_timestamp() = statement_timestamp()";
+    let mut differing = 0;
+    for _ in 0..100 {
+        differing += i64::from(!ask(&pool, same, Form::Prepared).await);
+        assert!(ask(&pool, same, Form::Text).await);
+    }
+    assert!(differing > 0);
+}
+
+/// M3: right behind a `BEGIN` that was sent and not waited for.
+#[tokio::test]
+async fn a_statement_tells_of_the_transaction_of_a_begin_that_was_dropped() {
+    let database = database!();
+    for form in FORMS {
+        let mut strange = 0;
+        for polls in POLLS {
+            let pool = database.pool(1).await;
+            if drop_after(polls, pool.begin()).await.is_some() {
+                continue;
+            }
+            let is_own = ask(&pool, IS_OWN, form).await;
+            assert_eq!(is_own, !is_in_transaction(&pool).await, "{form:?}, {polls}");
+            strange += i64::from(!is_own);
+        }
+        assert!(strange > 0, "{form:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_text_through_a_pooler_tells_whether_its_transaction_is_its_own() {
+    let Some(server) = servers::postgres() else {
+        return;
+    };
+    let Some(bouncer) = servers::PgBouncer::start(server, 2) else {
+        return;
+    };
+    let database = Database::on(server).await;
+    let options: sqlx::postgres::PgConnectOptions = bouncer.through(&database.0).parse().unwrap();
+    let pool = pool(options.statement_cache_capacity(0), 1).await;
+    for _ in 0..20 {
+        assert!(ask(&pool, IS_OWN, Form::Text).await);
+        pool.execute("BEGIN").await.unwrap();
+        assert!(!ask(&pool, IS_OWN, Form::Text).await);
+        pool.execute("ROLLBACK").await.unwrap();
     }
 }
 

@@ -1,9 +1,11 @@
 //! What operators remove.
 
-use sqlx::Executor;
+use std::time::Duration;
+
+use sqlx::{Executor, PgPool};
 use tokio::task::JoinSet;
 use tower_idempotency::{
-    RecordKey,
+    Purger, RecordKey,
     store::{Reservation, Store},
 };
 
@@ -44,17 +46,7 @@ async fn purges_side_by_side_take_each_expired_row_once_and_no_live_one() {
     const ROWS: i64 = 20_000;
     let database = database!();
     let pool = database.pool(1).await;
-    sqlx::query(
-        "INSERT INTO tower_idempotency_leases
-             (record_key, fence, lease_end, expires, fingerprint_tag, attempt, state, fingerprint, nonce)
-         SELECT sha256(number::text::bytea), 1, 1, number, 257, 1, 2, decode(repeat('01', 32), 'hex'),
-             decode(repeat('02', 16), 'hex')
-         FROM generate_series(1, $1) AS number",
-    )
-    .bind(ROWS)
-    .execute(&pool)
-    .await
-    .unwrap();
+    fill(&pool, ROWS).await;
     let some: Vec<(Vec<u8>,)> = sqlx::query_as(
         "SELECT record_key FROM tower_idempotency_leases ORDER BY expires DESC LIMIT 200",
     )
@@ -79,6 +71,60 @@ async fn purges_side_by_side_take_each_expired_row_once_and_no_live_one() {
     let overwritten = ROWS.unsigned_abs() - purged;
     assert!(overwritten <= claimed.unsigned_abs(), "{overwritten}");
     assert_eq!(store.purge_expired(10).await.unwrap(), 0);
+}
+
+/// So many expired rows.
+async fn fill(pool: &PgPool, rows: i64) {
+    let insert = sqlx::query(
+        "INSERT INTO tower_idempotency_leases
+             (record_key, fence, lease_end, expires, fingerprint_tag, attempt, state, fingerprint, nonce)
+         SELECT sha256(number::text::bytea), 1, 1, number, 257, 1, 2, decode(repeat('01', 32), 'hex'),
+             decode(repeat('02', 16), 'hex')
+         FROM generate_series(1, $1) AS number",
+    );
+    insert.bind(rows).execute(pool).await.unwrap();
+}
+
+/// As two processes have them, beside live traffic, of which some expires meanwhile.
+#[tokio::test]
+async fn two_purgers_remove_everything_that_has_expired_and_nothing_else() {
+    const ROWS: i64 = 10_000;
+    let database = database!();
+    let pool = database.pool(1).await;
+    fill(&pool, ROWS).await;
+    let mut purgers = Vec::new();
+    for _ in 0..2 {
+        let purger = Purger::new(database.leases(2).await)
+            .with_interval(Duration::from_millis(20))
+            .with_batch(100);
+        purgers.push(purger.spawn());
+    }
+    let store = database.leases(2).await;
+    let running = claim(&store, &fresh_key(), &terms()).await;
+    let rows = "SELECT count(*) FROM tower_idempotency_leases";
+    let mut kept = Vec::new();
+    while count(&pool, rows).await > ROWS / 2 || kept.len() < 20 {
+        for retention in [RETENTION, INSTANT] {
+            let claimed = claim(&store, &fresh_key(), &terms()).await;
+            let completed = store.complete(&claimed, &response("done"), retention).await;
+            completed.unwrap();
+            if retention == RETENTION {
+                kept.push(*claimed.key());
+            }
+        }
+    }
+    let live = i64::try_from(kept.len()).unwrap() + 1;
+    until(|| async { count(&pool, rows).await == live }).await;
+    for purger in purgers {
+        purger.stop().await;
+    }
+    for key in &kept {
+        assert_replays(&reserve(&store, key).await, "done");
+    }
+    let completed = store.complete(&running, &response("ran"), RETENTION).await;
+    completed.unwrap();
+    assert_replays(&reserve(&store, running.key()).await, "ran");
+    assert_eq!(count(&pool, rows).await, live);
 }
 
 /// M29: the deletion by a list of keys waits for the row, and deletes what was claimed anew meanwhile.

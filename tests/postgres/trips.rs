@@ -8,6 +8,7 @@ use tower_idempotency::{
     store::{Reservation, Store, Takeover},
 };
 
+use super::facts::{insert_claim, waits};
 use crate::{
     postgres_support::{self, *},
     servers,
@@ -112,6 +113,38 @@ async fn use_leases(store: &LeaseStore, proxy: &Proxy) -> Vec<(&'static str, usi
     let (count, _) = trips(proxy, store.ping()).await;
     measured.push(("ping", count));
     measured
+}
+
+/// M22: the statement that waited saw neither row, and asks once more.
+#[tokio::test]
+async fn a_claim_that_is_answered_by_no_row_looks_once_more() {
+    for cached in [100, 0] {
+        let Some((database, proxy, pool)) = behind_proxy(cached).await else {
+            return;
+        };
+        let (store, outside) = (LeaseStore::new(pool), database.pool(2).await);
+        claim(&store, &fresh_key(), &terms()).await;
+        for (commits, expected) in [(true, 2), (false, 1)] {
+            let key = fresh_key();
+            let mut making = outside.begin().await.unwrap();
+            insert_claim(&mut making, &key).await;
+            let ended = async {
+                until(|| waits(&outside)).await;
+                if commits {
+                    making.commit().await.unwrap();
+                } else {
+                    making.rollback().await.unwrap();
+                }
+            };
+            let ((count, answer), ()) = tokio::join!(trips(&proxy, reserve(&store, &key)), ended);
+            match answer {
+                Reservation::InFlight { .. } => assert!(commits),
+                Reservation::Acquired(_) => assert!(!commits),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(count, expected, "{cached}, {commits}");
+        }
+    }
 }
 
 /// Two more than BEGIN and COMMIT alone.

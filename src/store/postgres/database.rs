@@ -1,17 +1,16 @@
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, PgConnection, PgPool, Postgres, pool::PoolConnection,
+    AssertSqlSafe, ConnectOptions, PgConnection, PgPool, Postgres, Row, pool::PoolConnection,
     postgres::PgRow,
 };
 
 use super::{
-    error::{failed, is_answer, is_conflict},
+    error::{failed, is_aborted, is_answer, is_conflict},
     statement::{Argument, Statement},
+    transaction_sql::ROLLBACK,
 };
 use crate::{
     StoreError,
-    store::sql::{
-        Guarded, Kept, begin, bounded, commit, retry, rollback, transactions::end_uncounted,
-    },
+    store::sql::{Guarded, Kept, begin, bounded, commit, retry, rollback},
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -37,13 +36,24 @@ impl Database {
     }
 
     /// Runs a statement in a transaction of its own, again if it lost against another.
+    ///
+    /// A connection of the pool may be in a transaction that a stranger began: sqlx leaves it there where a `begin` is dropped. What is
+    /// done in that one is committed by nobody, so a statement that writes tells by a column `is_own` whether it was alone.
     pub(super) async fn run(
         &self,
         statement: &Statement,
         arguments: &[Argument<'_>],
     ) -> Result<Vec<PgRow>, StoreError> {
-        let run = || self.run_once(statement, arguments);
-        retry(is_conflict, run).await.map_err(failed)
+        self.try_run(statement, arguments).await.map_err(failed)
+    }
+
+    /// The same, with the error as it came.
+    pub(super) async fn try_run(
+        &self,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        retry(is_conflict, || self.run_once(statement, arguments)).await
     }
 
     async fn run_once(
@@ -55,13 +65,7 @@ impl Database {
         let Some(connection) = guarded.connection() else {
             return Err(sqlx::Error::PoolClosed);
         };
-        let answer = if self.has_cache {
-            bounded(statement.prepared(arguments).fetch_all(connection)).await
-        } else if let Some(text) = statement.spelled(arguments) {
-            bounded(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection)).await
-        } else {
-            bounded(in_transaction(connection, statement, arguments)).await
-        };
+        let answer = bounded(self.run_committed(connection, statement, arguments)).await;
         match &answer {
             Err(error) if !is_answer(error) => drop(guarded.close().await),
             Ok(_) | Err(_) => guarded.pool(),
@@ -69,30 +73,30 @@ impl Database {
         answer
     }
 
-    /// Runs a statement that must be committed when it returns: between `BEGIN` and `COMMIT`, in one round trip. Alone, it would not be
-    /// committed where a stranger has left the connection in a transaction, as sqlx does when a `begin` is dropped.
-    pub(super) async fn run_committed(
+    async fn run_committed(
         &self,
+        connection: &mut PgConnection,
         statement: &Statement,
         arguments: &[Argument<'_>],
     ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let text = statement.spelled(arguments).unwrap_or_default();
-        let run = || self.run_committed_once(format!("BEGIN; {text}; COMMIT"));
-        retry(is_conflict, run).await
-    }
-
-    async fn run_committed_once(&self, text: String) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut guarded = Guarded::<Postgres>::new(self.acquire().await?, Kept::default());
-        let Some(connection) = guarded.connection() else {
-            return Err(sqlx::Error::PoolClosed);
+        let answer = if self.has_cache {
+            let prepared = statement.prepared(arguments);
+            alone(prepared.fetch_all(&mut *connection).await)
+        } else if let Some(text) = statement.spelled(arguments) {
+            let text = sqlx::raw_sql(AssertSqlSafe(text));
+            alone(text.fetch_all(&mut *connection).await)
+        } else {
+            let rows = in_transaction(connection, statement, arguments).await;
+            rows.map(Some)
         };
-        let answer = bounded(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection)).await;
-        match &answer {
-            Ok(_) => guarded.pool(),
-            Err(error) if is_answer(error) => end_uncounted(guarded).await,
-            Err(_) => drop(guarded.close().await),
+        match answer {
+            Ok(Some(rows)) => return Ok(rows),
+            Err(error) if !is_aborted(&error) => return Err(error),
+            Ok(None) | Err(_) => {}
         }
-        answer
+        // Whatever the stranger did, nobody would have committed it.
+        sqlx::raw_sql(ROLLBACK).execute(&mut *connection).await?;
+        in_transaction(connection, statement, arguments).await
     }
 
     /// Tells whether the server answers.
@@ -131,6 +135,14 @@ pub(super) async fn script(
     bounded(rows).await.map_err(failed)
 }
 
+/// No rows if the statement was not alone in its transaction.
+fn alone(answer: Result<Vec<PgRow>, sqlx::Error>) -> Result<Option<Vec<PgRow>>, sqlx::Error> {
+    let rows = answer?;
+    let is_strange = |row: &PgRow| row.try_get("is_own").is_ok_and(|is_own: bool| !is_own);
+    Ok((!rows.first().is_some_and(is_strange)).then_some(rows))
+}
+
+/// Between `BEGIN` and `COMMIT`, a message each.
 async fn in_transaction(
     connection: &mut PgConnection,
     statement: &Statement,

@@ -106,7 +106,10 @@ impl LeaseStore {
         arguments: &[Argument<'_>],
     ) -> Result<bool, StoreError> {
         let rows = self.database.run(statement, arguments).await?;
-        Ok(!rows.is_empty())
+        let Some(row) = rows.first() else {
+            return Ok(false);
+        };
+        row.try_get(0).map_err(failed)
     }
 }
 
@@ -181,7 +184,7 @@ impl LeaseDialect for LeaseStore {
         ];
         let rows = self
             .database
-            .run_committed(&self.sql.claim_or_read, &arguments)
+            .try_run(&self.sql.claim_or_read, &arguments)
             .await;
         let rows = match rows {
             Ok(rows) => rows,
@@ -238,11 +241,7 @@ impl LeaseDialect for LeaseStore {
             terms.lease().into(),
             terms.retention().into(),
         ];
-        let claimed = self
-            .database
-            .run_committed(&self.sql.claim_over, &arguments)
-            .await
-            .map_err(failed)?;
+        let claimed = self.database.run(&self.sql.claim_over, &arguments).await?;
         let Some(row) = claimed.first() else {
             return Ok(None);
         };

@@ -1,5 +1,7 @@
 //! The statements of the lease store. None binds a time: the database's clock is in the text, and only durations are bound.
 //!
+//! Each tells by the column `is_own` whether it is committed: see [`Database::run`](super::database::Database::run).
+//!
 //! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`.
 
 use super::{statement::Statement, upkeep};
@@ -37,7 +39,7 @@ impl LeaseSql {
 /// A new claim, as a row of NULLs but for its fence; or the row that is there, which is then neither written nor locked, as it would be
 /// by `DO UPDATE`, whatever that updates. No row = one came in between, which this statement's snapshot doesn't show.
 const CLAIM_OR_READ: &str = "
-WITH clock AS (SELECT {now} AS now),
+WITH clock AS (SELECT {now} AS now, {own} AS is_own),
      found AS (SELECT * FROM {table} WHERE record_key = $1::bytea),
      claimed AS (
          INSERT INTO {table} (record_key, fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires)
@@ -46,14 +48,15 @@ WITH clock AS (SELECT {now} AS now),
          ON CONFLICT (record_key) DO NOTHING
          RETURNING fence
      )
-SELECT now, fingerprint_tag::bigint, fingerprint, nonce, attempt::bigint, fence, state::bigint, lease_end, expires, response
+SELECT now, fingerprint_tag::bigint, fingerprint, nonce, attempt::bigint, fence, state::bigint, lease_end, expires, response, is_own
 FROM clock, found
 UNION ALL
-SELECT fence, NULL, NULL, NULL, NULL, fence, NULL, NULL, NULL, NULL FROM claimed";
+SELECT fence, NULL, NULL, NULL, NULL, fence, NULL, NULL, NULL, NULL, is_own FROM clock, claimed";
 
 /// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](super::super::sql::Columns).
 const READ: &str = "
-SELECT now, fingerprint_tag::bigint, fingerprint, nonce, attempt::bigint, fence, state::bigint, lease_end, expires, response
+SELECT now, fingerprint_tag::bigint, fingerprint, nonce, attempt::bigint, fence, state::bigint, lease_end, expires, response,
+    {own} AS is_own
 FROM (SELECT {now} AS now) AS clock LEFT JOIN {table} ON record_key = $1::bytea";
 
 /// The claim: a new row, or over the row of nonce $6 and state $7, if it is over by now. No row back = read again.
@@ -67,14 +70,17 @@ ON CONFLICT (record_key) DO UPDATE SET
     attempt = excluded.attempt, fence = greatest(record.fence + 1, excluded.fence), state = 0,
     lease_end = excluded.lease_end, expires = excluded.expires, response = NULL
 WHERE record.nonce = $6::bytea AND record.state = $7::bigint AND record.lease_end <= {now}
-RETURNING fence";
+RETURNING fence, {own} AS is_own";
 
 /// Of a running claim only; what is kept after the lease stays as long as it was.
 const RENEW: &str = "
-UPDATE {table} SET lease_end = now + $3::bigint, expires = now + $3::bigint + (expires - lease_end)
-FROM (SELECT {now} AS now) AS clock
-WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
-RETURNING true";
+WITH written AS (
+    UPDATE {table} SET lease_end = now + $3::bigint, expires = now + $3::bigint + (expires - lease_end)
+    FROM (SELECT {now} AS now) AS clock
+    WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 /// Settles as state $7 with response $9, kept for $8: over the claim's own running record, over an expired one, or as a new one.
 /// `lease_end` is `expires` for a completed record ($10 = 1), and the present for an abandoned one ($10 = 0).
@@ -89,21 +95,27 @@ ON CONFLICT (record_key) DO UPDATE SET
     attempt = excluded.attempt, fence = greatest(record.fence, excluded.fence), state = excluded.state,
     lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response
 WHERE (record.nonce = excluded.nonce AND record.state = 0) OR record.expires <= {now}
-RETURNING true";
+RETURNING true, {own} AS is_own";
 
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
-UPDATE {table} SET lease_end = now, expires = now
-FROM (SELECT {now} AS now) AS clock
-WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
-RETURNING true";
+WITH written AS (
+    UPDATE {table} SET lease_end = now, expires = now
+    FROM (SELECT {now} AS now) AS clock
+    WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
-UPDATE {table} SET state = 2, response = NULL, lease_end = now, expires = now
-FROM (SELECT {now} AS now) AS clock
-WHERE record_key = $1::bytea AND expires > {now}
-RETURNING true";
+WITH written AS (
+    UPDATE {table} SET state = 2, response = NULL, lease_end = now, expires = now
+    FROM (SELECT {now} AS now) AS clock
+    WHERE record_key = $1::bytea AND expires > {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,13 @@ use crate::{
 /// The database's clock in microseconds since 1970. Not `now()`, which stands still within a transaction.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
+/// Whether a statement's transaction is its own: then it is committed when the server has answered. A bound statement has begun it when
+/// its portal was made, and a text when it came. In a transaction that was begun by an earlier message, both are later.
+///
+/// The one way to be wrong is to say no: where a pooler prepares the statement in the same breath, that has begun it. What is done
+/// twice then is as if done once.
+const OWN: &str = "(transaction_timestamp() = coalesce((SELECT creation_time FROM pg_cursors WHERE name = ''), statement_timestamp()))";
+
 /// A statement of one store, with its table's name in it.
 #[derive(Clone, Debug)]
 pub(super) struct Statement(SqlStr);
@@ -29,11 +36,12 @@ pub(super) enum Argument<'a> {
 }
 
 impl Statement {
-    /// Puts `{table}` and `{now}` into the template.
+    /// Puts `{table}`, `{now}` and `{own}` into the template.
     pub(super) fn new(template: &str, table: &TableName) -> Self {
         let text = template
             .replace("{table}", &table.quoted('"'))
-            .replace("{now}", NOW);
+            .replace("{now}", NOW)
+            .replace("{own}", OWN);
         Self(AssertSqlSafe(Arc::<str>::from(text)).into_sql_str())
     }
 

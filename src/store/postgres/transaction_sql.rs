@@ -23,10 +23,10 @@ impl TransactionSql {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |template: &str| Statement::new(template, table);
         Self {
-            read: statement(&READ.replace("{settings}", "")),
-            look: statement(&READ.replace("{settings}", SETTINGS)),
-            save: statement(&SAVE.replace("{condition}", IS_OURS)),
-            save_unknown: statement(&SAVE.replace("{condition}", "")),
+            read: statement(&READ.replace("{more}", ", {own} AS is_own")),
+            look: statement(&READ.replace("{more}", SETTINGS)),
+            save: statement(&save(IS_OURS, "true")),
+            save_unknown: statement(&save("", "{own} AS is_own")),
             forget: statement(FORGET),
             purge: statement(upkeep::PURGE),
             table: table.quoted('"'),
@@ -86,6 +86,11 @@ impl TransactionSql {
     }
 }
 
+fn save(condition: &str, returned: &str) -> String {
+    SAVE.replace("{condition}", condition)
+        .replace("{returned}", returned)
+}
+
 fn spelled(statement: &Statement, key: &RecordKey) -> String {
     statement.spelled(&[key.into()]).unwrap_or_default()
 }
@@ -129,7 +134,7 @@ pub(super) const ROLLBACK: &str = "ROLLBACK";
 
 /// One row, always: the clock, the record or NULLs, and what the transaction is like.
 const READ: &str = "
-SELECT now, fingerprint_tag, fingerprint, nonce, fence, expires, response{settings}
+SELECT now, fingerprint_tag, fingerprint, nonce, fence, expires, response{more}
 FROM (SELECT {now} AS now) AS clock LEFT JOIN {table} ON record_key = $1::bytea";
 
 const SETTINGS: &str =
@@ -144,12 +149,13 @@ ON CONFLICT (record_key) DO UPDATE SET
     fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
     fence = greatest(record.fence, excluded.fence), expires = excluded.expires, response = excluded.response
 WHERE record.expires <= {now}
-RETURNING true";
+RETURNING {returned}";
 
 const IS_OURS: &str =
     " WHERE current_setting('tower_idempotency.claim', true) = encode($4::bytea, 'hex') || ' true'";
 
-const FORGET: &str = "DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now}";
+const FORGET: &str =
+    "DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now}, {own} AS is_own";
 
 #[cfg(test)]
 mod tests {

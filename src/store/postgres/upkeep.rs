@@ -16,7 +16,7 @@ WITH deleted AS (
         SELECT ctid FROM {table} WHERE expires < (SELECT {now}) ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED))
     RETURNING true
 )
-SELECT count(*) FROM deleted";
+SELECT count(*), {own} AS is_own FROM deleted";
 
 /// Deletes up to `limit` expired rows, in batches with a transaction each.
 pub(super) async fn purge(
