@@ -39,6 +39,7 @@ pub(crate) enum Flaw {
     RefusesLost,
     NeverExpires,
     KeepsTheFirstRetention,
+    TellsTheWholeRetention,
     ExpiresWithTheLease,
     IgnoresRenewals,
     ForgetsOnAbandon,
@@ -195,9 +196,16 @@ impl Store for Flawed {
                 Reservation::Mismatch(stored),
                 Some(RecordState::Unknown),
             ) => self.inner.reserve(key, &stored, terms).await?,
-            (Flaw::ReplaysOnce, replay @ Reservation::Replay(_), _) => {
+            (Flaw::ReplaysOnce, replay @ Reservation::Replay { .. }, _) => {
                 self.inner.forget(key).await?;
                 replay
+            }
+            (Flaw::TellsTheWholeRetention, Reservation::Replay { response, .. }, _) => {
+                let expires_in = Duration::from_secs(60);
+                Reservation::Replay {
+                    response,
+                    expires_in,
+                }
             }
             (_, reservation, _) => reservation,
         })

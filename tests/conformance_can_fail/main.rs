@@ -69,6 +69,10 @@ const FLAWS: &[(Flaw, &str)] = &[
         "30 retention_counts_from_completion",
     ),
     (
+        Flaw::TellsTheWholeRetention,
+        "30 retention_counts_from_completion",
+    ),
+    (
         Flaw::ExpiresWithTheLease,
         "31 an_unsettled_record_outlives_its_lease",
     ),

@@ -44,8 +44,11 @@ impl<'a> Access<'a> {
             return Some(Reservation::Mismatch(entry.fingerprint));
         }
         let attempt = match &entry.state {
-            State::Completed { response, .. } => {
-                return Some(Reservation::Replay(response.clone()));
+            State::Completed { response, expires } => {
+                return Some(Reservation::Replay {
+                    response: response.clone(),
+                    expires_in: expires.saturating_sub(now),
+                });
             }
             State::Running { .. } if entry.nonce == terms.nonce() => {
                 let claim = entry.claim(key);
