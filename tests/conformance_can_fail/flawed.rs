@@ -50,13 +50,20 @@ pub(crate) enum Flaw {
     IsDown,
     SaltsAnew,
     NamesTheWrongKind,
+    ListsNoLapsed,
+    CountsFromTheFirstClaim,
+    ListsWhateverAge,
+    ListsSettled,
+    OverfillsPages,
+    SkipsTheLastOfAPage,
+    CountsNothing,
 }
 
 /// A memory store with one flaw.
 #[derive(Debug)]
 pub(crate) struct Flawed {
-    flaw: Flaw,
-    inner: MemoryStore,
+    pub(crate) flaw: Flaw,
+    pub(crate) inner: MemoryStore,
     /// The last claim on each key, and its terms.
     claims: Mutex<HashMap<RecordKey, (Claim, Terms)>>,
     /// How often a key was in flight.
@@ -79,7 +86,7 @@ impl Flawed {
         self.flaw == flaw
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<RecordKey, (Claim, Terms)>> {
+    pub(crate) fn claims(&self) -> MutexGuard<'_, HashMap<RecordKey, (Claim, Terms)>> {
         self.claims.lock().unwrap()
     }
 

@@ -29,6 +29,15 @@ impl<'a> Access<'a> {
         Self { shard, budget, now }
     }
 
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// All records, expired ones included.
+    pub(super) fn records(&self) -> impl Iterator<Item = (&RecordKey, &Entry)> {
+        self.shard.records()
+    }
+
     /// None if there is no room for another record.
     pub(super) fn reserve(
         &mut self,
