@@ -22,7 +22,9 @@ impl ListRecords for Flawed {
             _ => (older_than, limit),
         };
         let page = self.inner.list_unsettled(older_than, limit, after).await?;
-        let Page { mut records, next, .. } = page;
+        let Page {
+            mut records, next, ..
+        } = page;
         match self.flaw {
             Flaw::ListsNoLapsed => {
                 records

@@ -14,7 +14,7 @@ use tower_idempotency::mysql;
 use tower_idempotency::postgres;
 use tower_idempotency::{
     IdempotencyLayer, MemoryStore, Scope, ScopeBy, Tx, sqlite,
-    store::{Store, StoreKind},
+    store::{ListRecords, StoreKind},
 };
 
 use crate::{
@@ -28,7 +28,7 @@ const EFFECTS: &str = "SELECT count(*) FROM effects";
 
 /// One store under test.
 pub struct Backend {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn ListRecords>,
     effects: Effects,
     _file: Option<File>,
 }
@@ -45,7 +45,7 @@ enum Effects {
 }
 
 impl Backend {
-    fn new(store: impl Store, effects: Effects) -> Option<Self> {
+    fn new(store: impl ListRecords, effects: Effects) -> Option<Self> {
         Some(Self {
             store: Arc::new(store),
             effects,
@@ -120,6 +120,18 @@ impl Transaction {
             Self::MySql(mut tx) => sqlx::query(EFFECT).execute(&mut *tx).await.map(drop),
         }
         .expect("an effect");
+    }
+
+    /// What a handler must not do.
+    pub async fn commit(self) {
+        match self {
+            Self::Sqlite(mut tx) => sqlx::query("COMMIT").execute(&mut *tx).await.map(drop),
+            #[cfg(all(unix, feature = "postgres"))]
+            Self::Postgres(mut tx) => sqlx::query("COMMIT").execute(&mut *tx).await.map(drop),
+            #[cfg(all(unix, feature = "mysql"))]
+            Self::MySql(mut tx) => sqlx::query("COMMIT").execute(&mut *tx).await.map(drop),
+        }
+        .expect("a commit");
     }
 }
 

@@ -81,6 +81,17 @@ impl Database {
         retry(is_conflict, run).await
     }
 
+    /// Reads a whole table at READ COMMITTED: a serializable transaction that has read it could make others lose, which write to it.
+    pub(super) async fn read_all(
+        &self,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let text = statement.spelled(arguments).unwrap_or_default();
+        let text = format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {text}; COMMIT");
+        self.run_committed_once(text).await.map_err(failed)
+    }
+
     async fn run_committed_once(&self, text: String) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut guarded = Guarded::<Postgres>::new(self.acquire().await?, Kept::default());
         let Some(connection) = guarded.connection() else {

@@ -76,7 +76,7 @@ impl Listing<'_> {
         arguments: &[Argument<'_>],
     ) -> Result<Vec<PgRow>, StoreError> {
         let statement = Statement::new(&self.shape.fill(template), self.table);
-        self.database.run(&statement, arguments).await
+        self.database.read_all(&statement, arguments).await
     }
 }
 
