@@ -83,11 +83,11 @@ impl From<StoreError> for Failure {
 
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
-        match error {
+        if let sqlx::Error::Configuration(_) = error {
             // It might repeat the URL.
-            sqlx::Error::Configuration(_) => Self::usage("the store's URL can't be read"),
-            error => Self::store(&error),
+            return Self::usage("the store's URL can't be read");
         }
+        Self::store(&error)
     }
 }
 

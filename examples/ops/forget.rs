@@ -21,7 +21,9 @@ pub(crate) fn confirm(key: &RecordKey, record: &Record) -> Result<(), Failure> {
         RecordState::Completed(_) => {
             "The operation was done. With this key it would be done again."
         }
-        _ => "Its run may have taken effect. The next request with this key runs.",
+        RecordState::Unknown | _ => {
+            "Its run may have taken effect. The next request with this key runs."
+        }
     };
     eprint!(
         "{}{danger} Forget it? Type `yes`: ",
