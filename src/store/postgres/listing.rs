@@ -1,4 +1,6 @@
 //! What operators ask of all records. No index helps: it would cost every claim.
+//!
+//! The clock is in a WITH of its own, or it would be read, and computed, for each row.
 
 use std::time::Duration;
 
@@ -21,19 +23,21 @@ use crate::{
 
 /// The columns of [`Columns`](crate::store::sql::Columns), and the key. The oldest come first.
 const UNSETTLED: &str = "
+WITH clock AS (SELECT {now} AS micros)
 SELECT micros, fingerprint_tag::bigint, fingerprint, nonce, {attempt}::bigint, fence, {state}::bigint, {lease_end}, expires,
     NULL::bytea, record_key
-FROM (SELECT {now} AS micros) AS clock, {table}
+FROM clock, {table}
 WHERE NOT {completed} AND expires > micros AND fence <= micros - $1::bigint AND (fence, record_key) > ($2::bigint, $3::bytea)
 ORDER BY fence, record_key LIMIT $4::bigint";
 
 const COUNTS: &str = "
+WITH clock AS (SELECT {now} AS micros)
 SELECT count(*) FILTER (WHERE expires > micros AND {in_flight}),
     count(*) FILTER (WHERE expires > micros AND NOT {in_flight} AND NOT {completed}),
     count(*) FILTER (WHERE expires > micros AND {completed}),
     count(*) FILTER (WHERE expires <= micros),
     coalesce(sum(octet_length(response)), 0)::bigint
-FROM (SELECT {now} AS micros) AS clock, {table}";
+FROM clock, {table}";
 
 /// One of the two tables.
 struct Listing<'a> {
