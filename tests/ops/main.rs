@@ -46,7 +46,8 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
-    a_record_is_found_by_scope_and_header_and_freed
+    a_record_is_found_by_scope_and_header
+    a_key_is_freed_by_those_who_mean_it
     unsettled_records_are_listed_and_all_are_counted
     expired_records_are_purged_in_batches
     a_table_that_is_missing_or_of_a_later_release_is_told

@@ -1,6 +1,6 @@
 //! What the tool finds and does on each of the stores.
 
-use std::{convert::Infallible, fmt::Write};
+use std::{convert::Infallible, fmt::Write, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -23,43 +23,32 @@ pub fn digits(key: &RecordKey) -> String {
     digits
 }
 
-pub async fn a_record_is_found_by_scope_and_header_and_freed(shop: Shop) {
+/// The key that the client sends, in its two forms and as an operator may give it.
+const BARE: [&str; 3] = ["--scope=alice", "--key=8e03978e-40d5", "--namespace=eu"];
+const QUOTED: [&str; 3] = ["--scope=alice", "--key=\"8e03978e-40d5\"", "--namespace=eu"];
+
+/// A charge of alice's under that key, and its record key.
+async fn charge(shop: &Shop) -> RecordKey {
     let sent = HeaderValue::from_static("\"8e03978e-40d5\"");
-    let layer = IdempotencyLayer::new(
-        std::sync::Arc::clone(&shop.store),
-        ScopeBy::parts(|_| Scope::new("alice")),
-    );
     let handler = service_fn(async |_request: Request<RequestBody<Body>>| {
         let body = Body::from(r#"{"card":"4242"}"#);
         Ok::<_, Infallible>(Response::new(body))
     });
+    let scope = ScopeBy::parts(|_| Scope::new("alice"));
+    let layer = IdempotencyLayer::new(Arc::clone(&shop.store), scope);
+    let service = layer.with_namespace("eu").layer(handler);
     let request = Request::post("/charges").header("idempotency-key", &sent);
     let request = request.body(Body::default()).expect("a request");
-    let service = layer.with_namespace("eu").layer(handler);
     let answer = service.oneshot(request).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::OK);
     let scope = Scope::new("alice").expect("a scope");
     let key = KeyFormat::default().parse(&sent).expect("a key");
-    let key = RecordKey::derive("eu", &scope, &key);
-    let digits = digits(&key);
+    RecordKey::derive("eu", &scope, &key)
+}
 
-    let bare = [
-        "--scope",
-        "alice",
-        "--key",
-        "8e03978e-40d5",
-        "--namespace",
-        "eu",
-    ];
-    let quoted = [
-        "--scope",
-        "alice",
-        "--key",
-        "\"8e03978e-40d5\"",
-        "--namespace",
-        "eu",
-    ];
-    for target in [&bare[..], &quoted, &[&digits]] {
+pub async fn a_record_is_found_by_scope_and_header(shop: Shop) {
+    let digits = digits(&charge(&shop).await);
+    for target in [&BARE[..], &QUOTED, &[&digits]] {
         let found = shop.ops(&[&["inspect"], target].concat()).await;
         found.assert_code(0);
         assert_eq!(found.field("record key"), digits);
@@ -81,60 +70,41 @@ pub async fn a_record_is_found_by_scope_and_header_and_freed(shop: Shop) {
             "lease_left_ms": null, "response": { "kept": true, "status": 200, "body_bytes": 15 },
         })
     );
-    let document = shop
-        .ops(&["inspect", &digits, "--json", "--body"])
-        .await
-        .json();
-    assert_eq!(document["response"]["body"], r#"{"card":"4242"}"#);
+    let with_body = shop.ops(&["inspect", &digits, "--json", "--body"]).await;
+    assert_eq!(with_body.json()["response"]["body"], r#"{"card":"4242"}"#);
 
     // Another namespace, scope or key is another record.
     for other in [
-        [
-            "--scope",
-            "alice",
-            "--key",
-            "8e03978e-40d5",
-            "--namespace",
-            "us",
-        ],
-        [
-            "--scope",
-            "bob",
-            "--key",
-            "8e03978e-40d5",
-            "--namespace",
-            "eu",
-        ],
-        [
-            "--scope",
-            "alice",
-            "--key",
-            "8e03978e-40d6",
-            "--namespace",
-            "eu",
-        ],
+        ["--scope=alice", "--key=8e03978e-40d5", "--namespace=us"],
+        ["--scope=bob", "--key=8e03978e-40d5", "--namespace=eu"],
+        ["--scope=alice", "--key=8e03978e-40d6", "--namespace=eu"],
     ] {
         for command in ["inspect", "forget"] {
             let absent = shop.ops(&[&[command], &other[..]].concat()).await;
             absent.assert_code(1);
         }
     }
+}
+
+pub async fn a_key_is_freed_by_those_who_mean_it(shop: Shop) {
+    let key = charge(&shop).await;
     // There is nobody who could confirm.
-    let refused = shop.ops(&["forget", &digits]).await;
+    let refused = shop.ops(&[&["forget"], &BARE[..]].concat()).await;
     refused.assert_code(1);
     assert!(refused.err.contains("--yes"), "{}", refused.err);
     assert!(shop.has(&key).await);
 
-    let forgotten = shop
-        .ops(&[&["forget", "--yes", "--json"], &quoted[..]].concat())
-        .await;
+    let forget = [&["forget", "--yes", "--json"], &QUOTED[..]].concat();
+    let forgotten = shop.ops(&forget).await;
+    let digits = digits(&key);
     let expected = json!({ "record_key": digits, "forgotten": true });
     assert_eq!(forgotten.assert_code(0).json(), expected);
     assert!(!shop.has(&key).await);
-    let absent = shop.ops(&["inspect", &digits, "--json"]).await;
-    let expected = json!({ "record_key": digits, "state": "absent" });
-    assert_eq!(absent.assert_code(1).json(), expected);
-    shop.ops(&["forget", &digits, "--yes"]).await.assert_code(1);
+    let absent = json!({ "record_key": digits, "state": "absent" });
+    for arguments in [&["inspect", &digits, "--json"][..], &forget] {
+        let gone = shop.ops(arguments).await;
+        assert_eq!(gone.assert_code(1).json(), absent);
+    }
 }
 
 pub async fn unsettled_records_are_listed_and_all_are_counted(shop: Shop) {
