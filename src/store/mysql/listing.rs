@@ -1,4 +1,5 @@
-//! What operators ask of all records. No index helps: it would cost every claim.
+//! What operators ask of all records. No index helps: it would cost every claim. That on `expires` must not be used, as most rows
+//! are in it and would be looked up one by one.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::{
 const UNSETTLED: &str = "
 SELECT micros, fingerprint_tag, fingerprint, nonce, {attempt}, fence, {state}, {lease_end}, expires, NULL, record_key
 FROM (SELECT {now} AS micros) AS clock JOIN {table}
-WHERE NOT {completed} AND expires > micros AND fence <= micros - ? AND (fence, record_key) > (?, ?)
+WHERE NOT {completed} AND expires - micros > 0 AND fence <= micros - ? AND (fence, record_key) > (?, ?)
 ORDER BY fence, record_key LIMIT ?";
 
 const COUNTS: &str = "
