@@ -59,6 +59,7 @@ pub(crate) struct Settings {
     pub(crate) policy: ResponsePolicy,
     pub(crate) headers: HeaderPolicy,
     pub(crate) replay_marker: HeaderName,
+    pub(crate) expiry_header: Option<HeaderName>,
     pub(crate) rejection: Option<Arc<RejectionFn>>,
     pub(crate) lease: Duration,
     pub(crate) retention: Duration,
@@ -94,6 +95,7 @@ impl Settings {
             policy: ResponsePolicy::default(),
             headers: HeaderPolicy::default(),
             replay_marker: HeaderName::from_static("idempotent-replayed"),
+            expiry_header: None,
             rejection: None,
             lease: defaults::LEASE,
             retention: defaults::RETENTION,
@@ -166,7 +168,8 @@ impl Settings {
             self.late_calls > 0,
             "with_late_call_bound: at a bound of zero every keyed request would be refused"
         );
-        self.headers.validate(&self.replay_marker);
+        self.headers
+            .validate(&self.replay_marker, self.expiry_header.as_ref());
         assert!(
             self.key_format.is_satisfiable(),
             "with_key_format: no key has at least the minimum and at most the maximum length (1 to 255; a UUID has 36)"

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use http::HeaderName;
+
 /// How long a claim lasts unrenewed: several renewals may fail, and a crash blocks its key for half a minute at most.
 pub const LEASE: Duration = Duration::from_secs(30);
 /// The `Retry-After` of refusals that a retry may find gone, and the least that it ever is: the header counts in whole seconds.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long a record is kept: a day, as Stripe and most payment APIs do.
 pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+/// The name for [`with_expiry_header`](crate::IdempotencyLayer::with_expiry_header), `Idempotency-Expires-In`. Seconds that are left, as in
+/// `Retry-After`: a date would have to be compared with the client's clock, and written by that of a server.
+pub const EXPIRY_HEADER: HeaderName = HeaderName::from_static("idempotency-expires-in");
 /// How long a handler may run: longer than any client waits, short enough that a hanging one doesn't hold its key for ever.
 pub const RUN_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// How long the layer waits for one call of the store; for a lease store a third of the lease, if that is shorter.

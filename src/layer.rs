@@ -138,6 +138,21 @@ impl IdempotencyLayer {
         self
     }
 
+    /// Tells in this header for how many seconds the key is kept yet, as in `Idempotency-Expires-In: 86399` (default: no such header).
+    ///
+    /// [`defaults::EXPIRY_HEADER`](crate::defaults::EXPIRY_HEADER) is the name to use, unless there are reasons for another.
+    /// It is on every answer that tells that the key is done: on the first one, if the store has the record, with the
+    /// [retention](Self::with_retention); on a replay and on 409 `response_not_kept` with what is left of it. Until then a retry
+    /// doesn't run the operation again; afterwards the key is new. A client that counts from when it *sent* the request is on
+    /// the safe side, whatever its clock says.
+    ///
+    /// Whole seconds, rounded down. A header of this name that the handler sets is dropped.
+    #[must_use]
+    pub fn with_expiry_header(mut self, name: HeaderName) -> Self {
+        self.settings.expiry_header = Some(name);
+        self
+    }
+
     /// Makes the responses of requests that the layer refuses. If the closure panics, the default response is given.
     #[must_use]
     pub fn with_rejection(
@@ -291,8 +306,8 @@ impl<S> Layer<S> for IdempotencyLayer {
     ///
     /// If the settings contradict each other or the store's kind: a time of zero or above ten years, a retention shorter
     /// than the lease, a store-call limit above a third of the lease (lease stores), unprotected runs on a transaction
-    /// store, transaction retries on a lease store or with request bodies that are not collected, a key format that no key has, a bound of zero on settlements or late calls, a connection header to be saved or to mark
-    /// replays, or a safe method among the methods. The message names the settings.
+    /// store, transaction retries on a lease store or with request bodies that are not collected, a key format that no key has, a bound of zero on settlements or late calls, a connection header to be saved, to mark
+    /// replays or to tell the expiry, one name for the last two, or a safe method among the methods. The message names the settings.
     fn layer(&self, inner: S) -> Idempotency<S> {
         self.settings.validate(self.store.kind());
         Idempotency::new(

@@ -43,6 +43,7 @@
 //! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
 //! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
+//! - [`store::ListRecords`], [`RecordKey::derive`] and the example `ops`: for whoever operates a service.
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
 //! # Features
@@ -66,6 +67,8 @@
     all(doctest, feature = "axum", feature = "sqlite"),
     doc = include_str!("../README.md")
 )]
+#![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
+#![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "axum")]

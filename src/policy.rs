@@ -109,7 +109,7 @@ pub(crate) struct HeaderPolicy {
 
 impl HeaderPolicy {
     /// Panics if a header can't be treated as it was told to be.
-    pub(crate) fn validate(&self, replay_marker: &HeaderName) {
+    pub(crate) fn validate(&self, replay_marker: &HeaderName, expiry: Option<&HeaderName>) {
         let none = HeaderMap::new();
         for name in &self.kept {
             assert!(
@@ -125,11 +125,21 @@ impl HeaderPolicy {
             !is_connection_header(replay_marker, &none),
             "with_replay_marker({replay_marker}): belongs to the connection"
         );
+        if let Some(expiry) = expiry {
+            assert!(
+                !is_connection_header(expiry, &none),
+                "with_expiry_header({expiry}): belongs to the connection"
+            );
+            assert!(
+                expiry != replay_marker,
+                "with_expiry_header and with_replay_marker: both name {expiry}"
+            );
+        }
     }
 
     pub(crate) fn select(&self, headers: &HeaderMap) -> HeaderMap {
-        // With room for the mark of a replay, which goes into a copy.
-        let mut selected = HeaderMap::with_capacity(headers.len() + 1);
+        // With room for what a replay adds, which goes into a copy.
+        let mut selected = HeaderMap::with_capacity(headers.len() + 2);
         for (name, value) in headers {
             if self.keeps(name, headers) {
                 selected.append(name, value.clone());

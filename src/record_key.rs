@@ -19,6 +19,46 @@ pub struct RecordKey([u8; 32]);
 
 impl RecordKey {
     /// The record key of `key` in `scope`, for layers with this namespace (by default the empty one).
+    ///
+    /// This is how an operator finds a record, and frees its key, by what the client sent in its header (quoted or not) and whose
+    /// key it is:
+    ///
+    /// ```
+    /// use http::HeaderValue;
+    /// use tower_idempotency::{KeyFormat, RecordKey, Scope, StoreError, store::Store};
+    ///
+    /// async fn free(store: &dyn Store, account: &str, sent: &HeaderValue) -> Result<bool, StoreError> {
+    ///     let (Some(scope), Ok(key)) = (Scope::new(account), KeyFormat::default().parse(sent)) else {
+    ///         return Ok(false);
+    ///     };
+    ///     let record_key = RecordKey::derive("", &scope, &key);
+    ///     match store.inspect(&record_key).await? {
+    ///         // Look at `record.state`, and at what the run has done, before the key is free for another one.
+    ///         Some(_record) => store.forget(&record_key).await,
+    ///         None => Ok(false),
+    ///     }
+    /// }
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http_body_util::Full;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, ScopeBy};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # type Body = Full<bytes::Bytes>;
+    /// # let store = MemoryStore::new();
+    /// # let layer = IdempotencyLayer::new(store.clone(), ScopeBy::parts(|_| Scope::new("alice")));
+    /// # let handler = service_fn(|_: http::Request<RequestBody<Body>>| async {
+    /// #     Ok::<_, Infallible>(http::Response::new(Body::default()))
+    /// # });
+    /// # let request = http::Request::post("/").header("idempotency-key", "\"8e03978e\"").body(Body::default());
+    /// # layer.layer(handler).oneshot(request.unwrap()).await.unwrap();
+    /// # for (account, sent, freed) in [
+    /// #     ("bob", "8e03978e", false), ("alice", "\"8e03978e\"", true), ("alice", "8e03978e", false),
+    /// # ] {
+    /// #     assert_eq!(free(&store, account, &HeaderValue::from_static(sent)).await.unwrap(), freed);
+    /// # }
+    /// # }
+    /// ```
     #[must_use]
     pub fn derive(namespace: &str, scope: &Scope, key: &IdempotencyKey) -> Self {
         let mut fields = Fields::new();

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 const CONTRACT: &str = include_str!("../src/store/contract.rs");
+const LISTING: &str = include_str!("../src/store/listing.rs");
+const LISTING_CHECKS: &str = include_str!("../src/conformance/listing.rs");
 
 const CHECKS: [(&str, &str); 6] = [
     ("late", include_str!("../src/conformance/late.rs")),
@@ -58,6 +60,36 @@ fn the_macro_makes_a_test_of_every_clause_that_binds_the_kind() {
         let names: BTreeSet<_> = made.iter().map(|(_, name)| *name).collect();
         assert_eq!(names.len(), made.len(), "a {kind} test is made twice");
         assert_eq!(names, bound.collect());
+    }
+}
+
+#[test]
+fn the_clauses_of_a_listing_have_checks_and_tests_too() {
+    macro_rules! push {
+        ($group:ident::$clause:ident, $names:ident) => {
+            $names.insert(stringify!($clause));
+        };
+    }
+    let (mut lease, mut transaction) = (BTreeSet::new(), BTreeSet::new());
+    tower_idempotency::__conformance_clauses!(lease_listing, [push] lease);
+    tower_idempotency::__conformance_clauses!(transaction_listing, [push] transaction);
+    let clause = |line: &'static str| {
+        let (number, rest) = line.strip_prefix("/// - ")?.split_once(". *")?;
+        let (kind, rest) = rest.split_once("* `")?;
+        Some((number, kind, rest.split_once('`')?.0))
+    };
+    let clauses: Vec<_> = LISTING.lines().filter_map(clause).collect();
+    let names = |kinds: &[&str]| -> BTreeSet<_> {
+        let of_kind = clauses.iter().filter(|(_, kind, _)| kinds.contains(kind));
+        of_kind.map(|(.., name)| *name).collect()
+    };
+    assert_eq!(lease, names(&["lease", "all"]));
+    assert_eq!(transaction, names(&["all"]));
+    let checks: Vec<_> = public_functions(LISTING_CHECKS).collect();
+    assert_eq!(checks.len(), clauses.len());
+    for ((number, _, name), (check, body)) in clauses.into_iter().zip(checks) {
+        assert_eq!(check, name, "in the same order");
+        assert!(body.contains(&format!("\"{number} {name}\"")), "{name}");
     }
 }
 

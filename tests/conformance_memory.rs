@@ -7,20 +7,26 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 use tower_idempotency::{
     MemoryStore,
-    conformance::{self, Harness},
-    store::Store,
+    conformance::{self, Harness, ListingHarness},
+    store::{ListRecords, Store},
 };
 
-struct Paused(Arc<dyn Store>);
+struct Paused(Arc<dyn ListRecords>);
 
 #[async_trait]
 impl Harness for Paused {
     fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.0)
+        Arc::<dyn ListRecords>::clone(&self.0)
     }
 
     async fn pass(&self, time: Duration) {
         tokio::time::advance(time).await;
+    }
+}
+
+impl ListingHarness for Paused {
+    fn listing(&self) -> Arc<dyn ListRecords> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -32,19 +38,27 @@ tower_idempotency::conformance_tests!(
     #[tokio::test(start_paused = true)]
     lease: bare
 );
+tower_idempotency::conformance_tests!(
+    #[tokio::test(start_paused = true)]
+    lease_listing: bare
+);
 
 mod through_arc_and_box {
     use super::*;
 
     async fn wrapped() -> Paused {
-        let boxed: Box<dyn Store> = Box::new(MemoryStore::new());
-        let shared: Arc<dyn Store> = Arc::new(boxed);
+        let boxed: Box<dyn ListRecords> = Box::new(MemoryStore::new());
+        let shared: Arc<dyn ListRecords> = Arc::new(boxed);
         Paused(Arc::new(shared))
     }
 
     tower_idempotency::conformance_tests!(
         #[tokio::test(start_paused = true)]
         lease: wrapped
+    );
+    tower_idempotency::conformance_tests!(
+        #[tokio::test(start_paused = true)]
+        lease_listing: wrapped
     );
 }
 
@@ -64,8 +78,9 @@ async fn all_clauses_can_share_one_store_at_once() {
             $checks.spawn(async move { conformance::$group::$clause(&harness).await });
         };
     }
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let store: Arc<dyn ListRecords> = Arc::new(MemoryStore::new());
     let mut checks = JoinSet::new();
     tower_idempotency::__conformance_clauses!(lease, [spawn](checks, store));
+    tower_idempotency::__conformance_clauses!(lease_listing, [spawn](checks, store));
     checks.join_all().await;
 }

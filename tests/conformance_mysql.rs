@@ -9,20 +9,29 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use mysql_support::{Database, until};
 use tokio::time::Instant;
-use tower_idempotency::{conformance::Harness, store::Store};
+use tower_idempotency::{
+    conformance::{Harness, ListingHarness},
+    store::{ListRecords, Store},
+};
 
-struct OnServer(Arc<dyn Store>);
+struct OnServer(Arc<dyn ListRecords>);
 
 #[async_trait]
 impl Harness for OnServer {
     fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.0)
+        Arc::<dyn ListRecords>::clone(&self.0)
     }
 
     /// The server's clock is the machine's.
     async fn pass(&self, time: Duration) {
         let end = Instant::now() + time;
         until(|| async { Instant::now() >= end }).await;
+    }
+}
+
+impl ListingHarness for OnServer {
+    fn listing(&self) -> Arc<dyn ListRecords> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -49,7 +58,7 @@ macro_rules! on_server {
 
 /// All clauses, on one database.
 macro_rules! clauses {
-    ($($name:ident: $kind:ident, $size:literal, $with:expr;)*) => {$(
+    ($($name:ident: $kind:ident, $listing:ident, $size:literal, $with:expr;)*) => {$(
         mod $name {
             use super::{Database, servers};
 
@@ -61,20 +70,21 @@ macro_rules! clauses {
             }
 
             tower_idempotency::__conformance_clauses!($kind, [on_server] $kind, $size);
+            tower_idempotency::__conformance_clauses!($listing, [on_server] $kind, $size);
         }
     )*};
 }
 
 clauses! {
-    lease_at_read_committed: lease, 4, super::read_committed;
-    lease_at_repeatable_read: lease, 4, super::repeatable_read;
-    lease_at_serializable: lease, 4, super::serializable;
-    lease_on_one_connection_without_statement_cache: lease, 1, super::without_cache;
-    transaction_at_read_committed: transaction, 4, super::read_committed;
-    transaction_at_repeatable_read: transaction, 4, super::repeatable_read;
-    transaction_at_serializable: transaction, 4, super::serializable;
-    transaction_on_one_connection: transaction, 1, super::repeatable_read;
-    transaction_without_statement_cache: transaction, 2, super::without_cache;
+    lease_at_read_committed: lease, lease_listing, 4, super::read_committed;
+    lease_at_repeatable_read: lease, lease_listing, 4, super::repeatable_read;
+    lease_at_serializable: lease, lease_listing, 4, super::serializable;
+    lease_on_one_connection_without_statement_cache: lease, lease_listing, 1, super::without_cache;
+    transaction_at_read_committed: transaction, transaction_listing, 4, super::read_committed;
+    transaction_at_repeatable_read: transaction, transaction_listing, 4, super::repeatable_read;
+    transaction_at_serializable: transaction, transaction_listing, 4, super::serializable;
+    transaction_on_one_connection: transaction, transaction_listing, 1, super::repeatable_read;
+    transaction_without_statement_cache: transaction, transaction_listing, 2, super::without_cache;
 }
 
 fn read_committed(database: Database) -> Database {

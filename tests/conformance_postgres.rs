@@ -21,22 +21,28 @@ use sqlx::{
 use store_support::until;
 use tokio::{sync::OnceCell, task::JoinSet, time::Instant};
 use tower_idempotency::{
-    conformance::Harness,
+    conformance::{Harness, ListingHarness},
     postgres::{LeaseStore, TransactionStore},
-    store::Store,
+    store::{ListRecords, Store},
 };
 
-struct OnServer(Arc<dyn Store>);
+struct OnServer(Arc<dyn ListRecords>);
 
 #[async_trait]
 impl Harness for OnServer {
     fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.0)
+        Arc::<dyn ListRecords>::clone(&self.0)
     }
 
     async fn pass(&self, time: Duration) {
         let end = Instant::now() + time;
         until(|| async { Instant::now() >= end }).await;
+    }
+}
+
+impl ListingHarness for OnServer {
+    fn listing(&self) -> Arc<dyn ListRecords> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -142,12 +148,14 @@ macro_rules! test {
 mod lease_store {
     use super::{Isolation::ReadCommitted, isolated, lease};
 
+    tower_idempotency::__conformance_clauses!(lease_listing, [test] lease(isolated(ReadCommitted, 4)));
     tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(ReadCommitted, 4)));
 }
 
 mod transaction_store {
     use super::{Isolation::ReadCommitted, isolated, transaction};
 
+    tower_idempotency::__conformance_clauses!(transaction_listing, [test] transaction(isolated(ReadCommitted, 4)));
     tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(ReadCommitted, 4)));
 }
 
@@ -159,10 +167,11 @@ mod transaction_store_on_one_connection {
 
 /// All clauses of this kind at once, on one store.
 macro_rules! test_all {
-    ($kind:ident, $harness:expr) => {
+    ($kind:ident, $listing:ident, $harness:expr) => {
         if let Some(OnServer(store)) = $harness.await {
             let mut checks = JoinSet::new();
             tower_idempotency::__conformance_clauses!($kind, [spawn](checks, store));
+            tower_idempotency::__conformance_clauses!($listing, [spawn](checks, store));
             checks.join_all().await;
         }
     };
@@ -178,43 +187,51 @@ macro_rules! spawn {
 
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_under_repeatable_read() {
-    test_all!(lease, lease(isolated(Isolation::RepeatableRead, 4)));
+    test_all!(
+        lease,
+        lease_listing,
+        lease(isolated(Isolation::RepeatableRead, 4))
+    );
 }
 
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_under_serializable() {
-    test_all!(lease, lease(isolated(Isolation::Serializable, 4)));
+    test_all!(
+        lease,
+        lease_listing,
+        lease(isolated(Isolation::Serializable, 4))
+    );
 }
 
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_without_a_statement_cache() {
-    test_all!(lease, lease(uncached(4)));
+    test_all!(lease, lease_listing, lease(uncached(4)));
 }
 
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_through_a_transaction_pooler() {
-    test_all!(lease, lease(pooled(4)));
+    test_all!(lease, lease_listing, lease(pooled(4)));
 }
 
 /// More connections here: some clauses hold several transactions, and all of them run at once.
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_under_repeatable_read() {
     let pool = isolated(Isolation::RepeatableRead, 30);
-    test_all!(transaction, transaction(pool));
+    test_all!(transaction, transaction_listing, transaction(pool));
 }
 
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_under_serializable() {
     let pool = isolated(Isolation::Serializable, 30);
-    test_all!(transaction, transaction(pool));
+    test_all!(transaction, transaction_listing, transaction(pool));
 }
 
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_without_a_statement_cache() {
-    test_all!(transaction, transaction(uncached(30)));
+    test_all!(transaction, transaction_listing, transaction(uncached(30)));
 }
 
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_through_a_transaction_pooler() {
-    test_all!(transaction, transaction(pooled(30)));
+    test_all!(transaction, transaction_listing, transaction(pooled(30)));
 }

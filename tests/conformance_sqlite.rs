@@ -9,26 +9,32 @@ use async_trait::async_trait;
 use sqlite_support::{File, until};
 use tokio::time::Instant;
 use tower_idempotency::{
-    conformance::Harness,
+    conformance::{Harness, ListingHarness},
     sqlite::{LeaseStore, TransactionStore},
-    store::Store,
+    store::{ListRecords, Store},
 };
 
 struct OnFile {
-    store: Arc<dyn Store>,
+    store: Arc<dyn ListRecords>,
     _file: File,
 }
 
 #[async_trait]
 impl Harness for OnFile {
     fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.store)
+        Arc::<dyn ListRecords>::clone(&self.store)
     }
 
     /// The database's clock is the machine's.
     async fn pass(&self, time: Duration) {
         let end = Instant::now() + time;
         until(|| async { Instant::now() >= end }).await;
+    }
+}
+
+impl ListingHarness for OnFile {
+    fn listing(&self) -> Arc<dyn ListRecords> {
+        Arc::clone(&self.store)
     }
 }
 
@@ -64,6 +70,14 @@ async fn transaction_on_one_connection() -> OnFile {
 
 mod lease_store {
     tower_idempotency::conformance_tests!(lease: super::lease);
+}
+
+mod lease_store_listing {
+    tower_idempotency::conformance_tests!(lease_listing: super::lease);
+}
+
+mod transaction_store_listing {
+    tower_idempotency::conformance_tests!(transaction_listing: super::transaction);
 }
 
 mod transaction_store {

@@ -89,7 +89,10 @@ impl Store for Toy {
             return Ok(Reservation::Mismatch(*holder.fingerprint()));
         }
         if let Some(row) = rows.committed.get(key) {
-            return Ok(Reservation::Replay(row.response.clone()));
+            return Ok(Reservation::Replay {
+                response: row.response.clone(),
+                expires_in: row.expires - Instant::now(),
+            });
         }
         if let Some(open) = rows.open.get(key) {
             let twice =

@@ -41,7 +41,7 @@ fn of_kind(kind: StoreKind) -> IdempotencyLayer {
 }
 
 /// What is set, and what the message must name.
-const CONTRADICTIONS: [(Setting, &[&str]); 30] = [
+const CONTRADICTIONS: [(Setting, &[&str]); 32] = [
     (
         |layer| layer.with_settlement_bounds(0, 1),
         &["with_settlement_bounds"],
@@ -72,6 +72,18 @@ const CONTRADICTIONS: [(Setting, &[&str]); 30] = [
     (
         |layer| layer.with_replay_marker(header::CONTENT_LENGTH),
         &["with_replay_marker(content-length)"],
+    ),
+    (
+        |layer| layer.with_expiry_header(header::TRAILER),
+        &["with_expiry_header(trailer)"],
+    ),
+    (
+        |layer| {
+            layer
+                .with_expiry_header(header::AGE)
+                .with_replay_marker(header::AGE)
+        },
+        &["with_expiry_header", "with_replay_marker", "age"],
     ),
     (|layer| layer.with_lease(ZERO), &["with_lease"]),
     (

@@ -37,7 +37,9 @@ async fn at_the_entry_bound_new_keys_are_refused_and_known_ones_answered() {
     assert!(is_full(&store, 3).await);
     assert!(is_full(&store, 3).await);
     assert_eq!(store.len(), 2);
-    assert!(matches!(reserve(&store, 1).await, Reservation::Replay(saved) if saved == body(10)));
+    assert!(
+        matches!(reserve(&store, 1).await, Reservation::Replay { response: saved, .. } if saved == body(10))
+    );
     assert!(matches!(
         reserve(&store, 2).await,
         Reservation::InFlight { .. }
@@ -82,13 +84,15 @@ async fn at_the_byte_bound_a_tombstone_is_kept_until_there_is_room() {
         (4, SavedResponse::tombstone()),
     ] {
         assert!(
-            matches!(reserve(&store, number).await, Reservation::Replay(saved) if saved == expected)
+            matches!(reserve(&store, number).await, Reservation::Replay { response: saved, .. } if saved == expected)
         );
     }
     assert!(store.forget(&key(1)).await.unwrap());
     let claim = acquire(&store, 5).await;
     store.complete(&claim, &body(600), RETENTION).await.unwrap();
-    assert!(matches!(reserve(&store, 5).await, Reservation::Replay(saved) if saved == body(600)));
+    assert!(
+        matches!(reserve(&store, 5).await, Reservation::Replay { response: saved, .. } if saved == body(600))
+    );
 }
 
 /// A buffer that tells whether anything still holds it.
@@ -115,7 +119,7 @@ async fn what_is_kept_holds_no_buffer_that_it_was_cut_from() {
     drop(buffer);
     let claim = acquire(&store, 0).await;
     store.complete(&claim, &cut, RETENTION).await.unwrap();
-    let Reservation::Replay(kept) = reserve(&store, 0).await else {
+    let Reservation::Replay { response: kept, .. } = reserve(&store, 0).await else {
         panic!("not kept");
     };
     assert_eq!(kept, cut);
@@ -130,7 +134,10 @@ async fn a_finished_run_whose_record_was_lost_is_kept_beyond_the_bound() {
     assert!(store.forget(&key(1)).await.unwrap());
     acquire(&store, 2).await;
     store.complete(&claim, &body(1), RETENTION).await.unwrap();
-    assert!(matches!(reserve(&store, 1).await, Reservation::Replay(_)));
+    assert!(matches!(
+        reserve(&store, 1).await,
+        Reservation::Replay { .. }
+    ));
     assert_eq!(store.len(), 2);
     assert!(is_full(&store, 3).await);
 }
@@ -152,7 +159,10 @@ async fn lease_and_retention_end_to_the_nanosecond() {
     let claim = acquire(&store, 1).await;
     store.complete(&claim, &body(1), RETENTION).await.unwrap();
     advance(RETENTION - nanosecond).await;
-    assert!(matches!(reserve(&store, 1).await, Reservation::Replay(_)));
+    assert!(matches!(
+        reserve(&store, 1).await,
+        Reservation::Replay { .. }
+    ));
     advance(nanosecond).await;
     acquire(&store, 1).await;
 }
@@ -176,7 +186,10 @@ async fn the_longest_durations_neither_panic_nor_expire() {
         .await
         .unwrap();
     advance(RETENTION).await;
-    assert!(matches!(reserve(&store, 1).await, Reservation::Replay(_)));
+    assert!(matches!(
+        reserve(&store, 1).await,
+        Reservation::Replay { .. }
+    ));
 }
 
 #[tokio::test(start_paused = true)]

@@ -224,7 +224,9 @@ async fn complete(store: &Arc<dyn Store>, claim: &Claim) {
 
 async fn replay(store: &Arc<dyn Store>, key: &RecordKey) {
     let answer = store.reserve(key, &fingerprint(), &terms()).await;
-    assert!(matches!(answer, Ok(Reservation::Replay(saved)) if saved == response()));
+    assert!(
+        matches!(answer, Ok(Reservation::Replay { response: saved, .. }) if saved == response())
+    );
 }
 
 fn response() -> SavedResponse {

@@ -12,7 +12,7 @@ pub(crate) struct Entry {
     /// The last one.
     pub(crate) claim: Claim,
     pub(crate) state: State,
-    expires: Instant,
+    pub(crate) expires: Instant,
 }
 
 #[derive(Debug)]

@@ -18,12 +18,22 @@ pub(crate) fn reserve(
     clock: u64,
 ) -> Reservation {
     let (mut attempt, mut fence) = (1, clock);
-    if let Some(Entry { claim, state, .. }) = entry {
+    if let Some(Entry {
+        claim,
+        state,
+        expires,
+    }) = entry
+    {
         if claim.fingerprint() != fingerprint {
             return Reservation::Mismatch(*claim.fingerprint());
         }
         match state {
-            State::Completed(response) => return Reservation::Replay(response.clone()),
+            State::Completed(response) => {
+                return Reservation::Replay {
+                    response: response.clone(),
+                    expires_in: *expires - Instant::now(),
+                };
+            }
             // The caller had no answer and asks again: the claim is its own.
             State::Running { .. } if claim.nonce() == terms.nonce() => {
                 (attempt, fence) = (claim.attempt(), claim.fence());

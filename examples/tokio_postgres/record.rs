@@ -83,7 +83,11 @@ pub(crate) fn answer(record: Record, fingerprint: &Fingerprint) -> Reservation {
     if record.fingerprint != *fingerprint {
         Reservation::Mismatch(record.fingerprint)
     } else if let RecordState::Completed(response) = record.state {
-        Reservation::Replay(response)
+        let expires_in = record.expires_in;
+        Reservation::Replay {
+            response,
+            expires_in,
+        }
     } else {
         Reservation::Unknown
     }

@@ -117,10 +117,15 @@ impl Case {
         self.replays(&terms(), expected).await;
     }
 
-    pub(super) async fn replays(&self, terms: &Terms, expected: &SavedResponse) {
+    /// Tells how long the record is kept yet.
+    pub(super) async fn replays(&self, terms: &Terms, expected: &SavedResponse) -> Duration {
         match self.reserve(terms).await {
-            Reservation::Replay(response) => {
+            Reservation::Replay {
+                response,
+                expires_in,
+            } => {
                 self.check(response == *expected, expected, &response);
+                expires_in
             }
             other => self.broken("Replay", &other),
         }

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::store::Store;
+use crate::store::{ListRecords, Store};
 
 /// What the checks need to know of a store besides its trait.
 #[async_trait]
@@ -15,4 +15,10 @@ pub trait Harness: Send + Sync {
     /// For a store on a paused clock that is `tokio::time::advance`; for a real backend it is a wait.
     /// The checks ask for less than a second at a time.
     async fn pass(&self, time: Duration);
+}
+
+/// The same of a store that lists its records.
+pub trait ListingHarness: Harness {
+    /// The store of [`store`](Harness::store).
+    fn listing(&self) -> Arc<dyn ListRecords>;
 }

@@ -1,6 +1,8 @@
-/// Makes one test of each clause that binds a store of this kind, `lease` or `transaction`.
+/// Makes one test of each clause that binds a store of this kind, `lease` or `transaction`; and, for a store that implements
+/// [`ListRecords`](crate::store::ListRecords), in a module of their own, of those of `lease_listing` or `transaction_listing`.
 ///
-/// What follows the kind is an async fn (or closure) without arguments that makes a [`Harness`](crate::conformance::Harness);
+/// What follows the kind is an async fn (or closure) without arguments that makes a [`Harness`](crate::conformance::Harness)
+/// (for a listing, a [`ListingHarness`](crate::conformance::ListingHarness));
 /// every test calls it. Attributes in front of the kind take the place of `#[tokio::test]`.
 ///
 /// ```
@@ -77,6 +79,21 @@ macro_rules! __conformance_clauses {
             transaction::a_rolled_back_claim_cant_complete
             transaction::renewing_a_transaction_is_ok
             transaction::a_transaction_store_says_so
+        ] $($rest)+);
+    };
+    (lease_listing, $($rest:tt)+) => {
+        $crate::__conformance_clauses!(transaction_listing, $($rest)+);
+        $crate::__conformance_clauses!(@[
+            listing::an_unsettled_record_is_listed
+            listing::an_age_counts_from_the_last_claim
+            listing::pages_hold_each_record_once
+            listing::unsettled_records_are_counted
+        ] $($rest)+);
+    };
+    (transaction_listing, $($rest:tt)+) => {
+        $crate::__conformance_clauses!(@[
+            listing::a_settled_key_is_not_listed
+            listing::completed_records_are_counted
         ] $($rest)+);
     };
     (all, $($rest:tt)+) => {

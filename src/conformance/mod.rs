@@ -50,10 +50,11 @@ mod macros;
 mod race;
 
 pub mod late;
+pub mod listing;
 pub mod operating;
 pub mod reserving;
 pub mod settling;
 pub mod time;
 pub mod transaction;
 
-pub use self::harness::Harness;
+pub use self::harness::{Harness, ListingHarness};

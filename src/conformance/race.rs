@@ -26,14 +26,18 @@ pub(super) async fn with_a_completing_winner(case: &Case, claimers: usize) {
     for reservation in at_once(case, claimers, Some(&response)).await {
         match reservation {
             Reservation::Acquired(claim) => only(case, &mut winner, claim),
-            Reservation::Replay(saved) => case.check(saved == response, &response, &saved),
+            Reservation::Replay {
+                response: saved, ..
+            } => case.check(saved == response, &response, &saved),
             other => in_flight(case, &other),
         }
     }
     case.check(winner.is_some(), "one claim", &winner);
     for reservation in at_once(case, claimers, None).await {
         match reservation {
-            Reservation::Replay(saved) => case.check(saved == response, &response, &saved),
+            Reservation::Replay {
+                response: saved, ..
+            } => case.check(saved == response, &response, &saved),
             other => case.broken("Replay", &other),
         }
     }

@@ -70,7 +70,7 @@ impl Guard {
     /// The answer to a request without a run of the handler.
     pub(super) fn tell<R>(&self, told: Told) -> Response<ResponseBody<R>> {
         match told {
-            Told::Replay(saved) => self.replay(&saved),
+            Told::Replay(saved, expires_in) => self.with_expiry(self.replay(&saved), expires_in),
             Told::InFlight { retry_after } => self.refuse(Rejection::in_flight(retry_after)),
             Told::Refusal(kind) => self.refuse(kind),
         }
@@ -86,6 +86,20 @@ impl Guard {
             .unwrap_or_else(|| rejection.to_response())
             .map(ResponseBody::collected);
         response.extensions_mut().insert(rejection.kind());
+        response
+    }
+
+    /// Tells how long the key is kept yet, if the layer was told to.
+    pub(super) fn with_expiry<R>(
+        &self,
+        mut response: Response<R>,
+        expires_in: Duration,
+    ) -> Response<R> {
+        if let Some(name) = &self.settings.expiry_header {
+            // Rounded down: a client must not believe in a key that is gone.
+            let seconds = HeaderValue::from(expires_in.as_secs());
+            response.headers_mut().insert(name.clone(), seconds);
+        }
         response
     }
 

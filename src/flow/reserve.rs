@@ -17,8 +17,11 @@ pub(super) enum Turn {
 
 /// What a caller is told without a run of the handler.
 pub(super) enum Told {
-    Replay(SavedResponse),
-    InFlight { retry_after: Duration },
+    /// The saved response, and for how long it is kept yet.
+    Replay(SavedResponse, Duration),
+    InFlight {
+        retry_after: Duration,
+    },
     Refusal(RejectionKind),
 }
 
@@ -64,7 +67,10 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject) -> Turn {
             asked,
             protected: true,
         }),
-        Ok(Reservation::Replay(saved)) => Turn::Tell(Told::Replay(saved)),
+        Ok(Reservation::Replay {
+            response,
+            expires_in,
+        }) => Turn::Tell(Told::Replay(response, expires_in)),
         Ok(Reservation::InFlight { retry_after }) => Turn::Tell(Told::InFlight { retry_after }),
         Ok(Reservation::Mismatch(_)) => Turn::refuse(RejectionKind::KeyReused),
         Ok(Reservation::Unknown) => Turn::refuse(RejectionKind::OutcomeUnknown),

@@ -126,16 +126,21 @@ impl Run {
             Arc::make_mut(&mut self.claim).set_interrupted();
         }
         self.stage = Stage::Settling(outcome.settlement.clone());
+        let is_saved = matches!(outcome.settlement, Settlement::Complete(_));
         let settled = self.settle(outcome.settlement).await;
         self.stage = Stage::Settled;
         self.guard.shared.waiters.wake(self.claim.key());
         let reply = outcome.reply;
         Ok(match settled {
             Settled::Conflict => return Err(Conflict::new(&self.guard, reply.err())),
-            Settled::AsMeant if outcome.end == HandlerEnd::Conflicted => {
+            Settled::AsMeant | Settled::Unheard if outcome.end == HandlerEnd::Conflicted => {
                 return Err(Conflict::new(&self.guard, reply.err()));
             }
-            Settled::AsMeant => reply,
+            Settled::AsMeant if is_saved => reply.map(|response| {
+                let retention = self.guard.settings.retention;
+                self.guard.with_expiry(response, retention)
+            }),
+            Settled::AsMeant | Settled::Unheard => reply,
             // The wrapped service's own error reaches the caller unchanged, whatever became of the claim.
             Settled::Otherwise(told) => reply.map(|_| self.guard.tell(told)),
         })
@@ -177,8 +182,14 @@ impl Run {
     /// Decides by the response's head how to settle, and collects its body if it is to be saved.
     async fn judge<R: Body, E>(&self, response: Response<R>) -> Outcome<R, E> {
         let (mut parts, body) = response.into_parts();
-        // Only a replay has the mark, even if the handler passes on the answer of a service that replayed.
-        parts.headers.remove(&self.guard.settings.replay_marker);
+        // Ours to set, even if the handler passes on the answer of a service that has such a layer.
+        let settings = &self.guard.settings;
+        for name in [
+            Some(&settings.replay_marker),
+            settings.expiry_header.as_ref(),
+        ] {
+            name.map(|name| parts.headers.remove(name));
+        }
         let verdict = catch(async { self.guard.settings.policy.verdict(&parts) }).await;
         let end = if matches!(verdict, Ok(Verdict::Conflict)) {
             HandlerEnd::Conflicted

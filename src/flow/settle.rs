@@ -22,8 +22,10 @@ pub(super) enum Settlement {
 
 /// Whether it ended so.
 pub(super) enum Settled {
-    /// It did, or will: the caller gets the handler's answer.
+    /// It did: the caller gets the handler's answer.
     AsMeant,
+    /// The store has not heard of it yet, or never will: the caller gets the handler's answer all the same.
+    Unheard,
     /// It did not: the caller gets this instead.
     Otherwise(Told),
     /// The transaction had lost against another one: nothing happened, and the same run may succeed.
@@ -37,8 +39,11 @@ impl Run {
             if let Settlement::Complete(saved) = settlement {
                 let told = self.tell_unprotected(saved).await;
                 event::settled_unprotected(&self.claim, told);
+                if told {
+                    return Settled::AsMeant;
+                }
             }
-            return Settled::AsMeant;
+            return Settled::Unheard;
         }
         let result = settle(&self.guard, &self.claim, settlement.clone()).await;
         let Err(error) = result else {
@@ -51,7 +56,7 @@ impl Run {
         match self.guard.kind {
             StoreKind::Lease => {
                 self.settle_later(settlement);
-                Settled::AsMeant
+                Settled::Unheard
             }
             StoreKind::Transaction => self.resolve(settlement, error).await,
         }
@@ -181,7 +186,7 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Told {
             Told::Refusal(RejectionKind::KeyReused)
         }
         Ok(Some(record)) => match record.state {
-            RecordState::Completed(saved) => Told::Replay(saved),
+            RecordState::Completed(saved) => Told::Replay(saved, record.expires_in),
             RecordState::InFlight { .. } => Told::IN_FLIGHT,
             RecordState::Unknown => Told::Refusal(RejectionKind::OutcomeUnknown),
         },

@@ -79,7 +79,7 @@ use crate::{Fingerprint, Identity, RecordKey, SavedResponse, StoreError, Tag};
 /// ## Time
 ///
 /// 29. *all* `an_expired_record_is_absent`: for every call, purged or not.
-/// 30. *all* `retention_counts_from_completion`: with what `complete` got, not what `reserve` got.
+/// 30. *all* `retention_counts_from_completion`: with what `complete` got, not what `reserve` got; a replay tells what is left.
 /// 31. *lease* `an_unsettled_record_outlives_its_lease`: by the retention that `reserve` got.
 /// 32. *lease* `renewing_moves_lease_and_expiry`: the lease then ends, and the record expires, that much later or earlier.
 /// 33. *lease* `abandoning_sets_the_expiry`: with the retention that `abandon` got, from now.

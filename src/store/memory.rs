@@ -1,6 +1,7 @@
 mod access;
 mod budget;
 mod entry;
+mod listing;
 mod owned;
 mod shard;
 

@@ -2,6 +2,7 @@
 
 mod claim;
 mod contract;
+mod listing;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 #[cfg(feature = "mysql")]
@@ -27,6 +28,7 @@ pub use self::sql::{InvalidTableName, TableName};
 pub use self::{
     claim::{Claim, Nonce},
     contract::{Store, StoreKind},
+    listing::{Counts, Cursor, ListRecords, Listed, Page},
     record::{Record, RecordState, Reservation},
     terms::{Takeover, Terms},
 };

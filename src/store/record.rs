@@ -10,8 +10,12 @@ pub enum Reservation {
     /// The key is claimed: run the handler, then settle.
     Acquired(Claim),
     /// The key is done, with the same fingerprint: answer from the record.
-    /// The response may be a [tombstone](SavedResponse::is_tombstone).
-    Replay(SavedResponse),
+    Replay {
+        /// May be a [tombstone](SavedResponse::is_tombstone).
+        response: SavedResponse,
+        /// After this time the record counts as absent.
+        expires_in: Duration,
+    },
     /// Another run has the key.
     InFlight {
         /// When to ask again.

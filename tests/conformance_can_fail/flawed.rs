@@ -39,6 +39,7 @@ pub(crate) enum Flaw {
     RefusesLost,
     NeverExpires,
     KeepsTheFirstRetention,
+    TellsTheWholeRetention,
     ExpiresWithTheLease,
     IgnoresRenewals,
     ForgetsOnAbandon,
@@ -49,13 +50,20 @@ pub(crate) enum Flaw {
     IsDown,
     SaltsAnew,
     NamesTheWrongKind,
+    ListsNoLapsed,
+    CountsFromTheFirstClaim,
+    ListsWhateverAge,
+    ListsSettled,
+    OverfillsPages,
+    SkipsTheLastOfAPage,
+    CountsNothing,
 }
 
 /// A memory store with one flaw.
 #[derive(Debug)]
 pub(crate) struct Flawed {
-    flaw: Flaw,
-    inner: MemoryStore,
+    pub(crate) flaw: Flaw,
+    pub(crate) inner: MemoryStore,
     /// The last claim on each key, and its terms.
     claims: Mutex<HashMap<RecordKey, (Claim, Terms)>>,
     /// How often a key was in flight.
@@ -78,7 +86,7 @@ impl Flawed {
         self.flaw == flaw
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<RecordKey, (Claim, Terms)>> {
+    pub(crate) fn claims(&self) -> MutexGuard<'_, HashMap<RecordKey, (Claim, Terms)>> {
         self.claims.lock().unwrap()
     }
 
@@ -195,9 +203,16 @@ impl Store for Flawed {
                 Reservation::Mismatch(stored),
                 Some(RecordState::Unknown),
             ) => self.inner.reserve(key, &stored, terms).await?,
-            (Flaw::ReplaysOnce, replay @ Reservation::Replay(_), _) => {
+            (Flaw::ReplaysOnce, replay @ Reservation::Replay { .. }, _) => {
                 self.inner.forget(key).await?;
                 replay
+            }
+            (Flaw::TellsTheWholeRetention, Reservation::Replay { response, .. }, _) => {
+                let expires_in = Duration::from_secs(60);
+                Reservation::Replay {
+                    response,
+                    expires_in,
+                }
             }
             (_, reservation, _) => reservation,
         })

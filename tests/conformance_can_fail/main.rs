@@ -7,13 +7,14 @@
 )]
 
 mod flawed;
+mod listing;
 
 use std::{collections::BTreeSet, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tower_idempotency::{
-    conformance::{self, Harness},
-    store::Store,
+    conformance::{self, Harness, ListingHarness},
+    store::{ListRecords, Store},
 };
 
 use self::flawed::{Flaw, Flawed};
@@ -69,6 +70,10 @@ const FLAWS: &[(Flaw, &str)] = &[
         "30 retention_counts_from_completion",
     ),
     (
+        Flaw::TellsTheWholeRetention,
+        "30 retention_counts_from_completion",
+    ),
+    (
         Flaw::ExpiresWithTheLease,
         "31 an_unsettled_record_outlives_its_lease",
     ),
@@ -85,6 +90,20 @@ const FLAWS: &[(Flaw, &str)] = &[
     (Flaw::IsDown, "39 a_ping_is_answered"),
     (Flaw::SaltsAnew, "40 fingerprints_are_stable"),
     (Flaw::NamesTheWrongKind, "41 a_lease_store_says_so"),
+    (Flaw::ListsNoLapsed, "L1 an_unsettled_record_is_listed"),
+    (
+        Flaw::CountsFromTheFirstClaim,
+        "L2 an_age_counts_from_the_last_claim",
+    ),
+    (
+        Flaw::ListsWhateverAge,
+        "L2 an_age_counts_from_the_last_claim",
+    ),
+    (Flaw::ListsSettled, "L3 a_settled_key_is_not_listed"),
+    (Flaw::OverfillsPages, "L4 pages_hold_each_record_once"),
+    (Flaw::SkipsTheLastOfAPage, "L4 pages_hold_each_record_once"),
+    (Flaw::CountsNothing, "L5 completed_records_are_counted"),
+    (Flaw::CountsNothing, "L6 unsettled_records_are_counted"),
 ];
 
 struct Paused(Arc<Flawed>);
@@ -97,6 +116,12 @@ impl Harness for Paused {
 
     async fn pass(&self, time: Duration) {
         tokio::time::advance(time).await;
+    }
+}
+
+impl ListingHarness for Paused {
+    fn listing(&self) -> Arc<dyn ListRecords> {
+        Arc::<Flawed>::clone(&self.0)
     }
 }
 
@@ -151,7 +176,7 @@ fn name(numbered: &str) -> &str {
     numbered.split_once(' ').expect("a number and a name").1
 }
 
-type Check = for<'a> fn(&'a dyn Harness) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+type Check = for<'a> fn(&'a Paused) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 fn lease_clauses() -> Vec<(&'static str, Check)> {
     macro_rules! push {
@@ -163,5 +188,6 @@ fn lease_clauses() -> Vec<(&'static str, Check)> {
     }
     let mut clauses: Vec<(&'static str, Check)> = Vec::new();
     tower_idempotency::__conformance_clauses!(lease, [push] clauses);
+    tower_idempotency::__conformance_clauses!(lease_listing, [push] clauses);
     clauses
 }

@@ -14,7 +14,7 @@ use tower_idempotency::mysql;
 use tower_idempotency::postgres;
 use tower_idempotency::{
     IdempotencyLayer, MemoryStore, Scope, ScopeBy, Tx, sqlite,
-    store::{Store, StoreKind},
+    store::{ListRecords, StoreKind},
 };
 
 use crate::{
@@ -31,7 +31,7 @@ pub const SIZE: u32 = 4;
 
 /// One store under test.
 pub struct Backend {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn ListRecords>,
     /// The store's own connections; of a lease store, its handlers use them besides.
     pub pool: Pool,
     effects: Pool,
@@ -51,7 +51,7 @@ pub enum Pool {
 }
 
 impl Backend {
-    fn new(store: impl Store, pool: Pool, effects: Pool) -> Option<Self> {
+    fn new(store: impl ListRecords, pool: Pool, effects: Pool) -> Option<Self> {
         Some(Self {
             store: Arc::new(store),
             pool,
@@ -142,6 +142,18 @@ impl Transaction {
             Self::MySql(mut tx) => sqlx::query(EFFECT).execute(&mut *tx).await.map(drop),
         }
         .expect("an effect");
+    }
+
+    /// What a handler must not do.
+    pub async fn commit(self) {
+        match self {
+            Self::Sqlite(mut tx) => sqlx::query("COMMIT").execute(&mut *tx).await.map(drop),
+            #[cfg(all(unix, feature = "postgres"))]
+            Self::Postgres(mut tx) => sqlx::query("COMMIT").execute(&mut *tx).await.map(drop),
+            #[cfg(all(unix, feature = "mysql"))]
+            Self::MySql(mut tx) => sqlx::query("COMMIT").execute(&mut *tx).await.map(drop),
+        }
+        .expect("a commit");
     }
 }
 

@@ -11,6 +11,7 @@
 mod app;
 mod backends;
 mod duplicates;
+mod listing;
 mod pools;
 mod runs;
 #[cfg(all(unix, any(feature = "mysql", feature = "postgres")))]
@@ -62,4 +63,6 @@ on_every_store! {
     runs::a_key_is_new_after_its_retention
     pools::handlers_on_a_lease_store_may_have_the_whole_pool
     runs::an_operator_finds_a_record_by_scope_and_header_and_frees_the_key
+    listing::unsettled_runs_are_listed_oldest_first_and_everything_is_counted
+    listing::a_replay_tells_what_is_left_of_the_retention
 }

@@ -229,7 +229,7 @@ async fn a_record_is_expired_at_the_instant_of_its_expiry() {
             "a fence of this microsecond is kept"
         );
         match reserve(&stopped, &key).await {
-            Reservation::Replay(_) if is_live => assert!(stopped.forget(&key).await.unwrap()),
+            Reservation::Replay { .. } if is_live => assert!(stopped.forget(&key).await.unwrap()),
             Reservation::Acquired(next) if !is_live => {
                 assert!(is_purged || next.fence() > claimed.fence());
                 assert!(stopped.forget(&key).await.unwrap());
@@ -261,7 +261,7 @@ async fn a_transactions_record_is_expired_at_the_instant_of_its_expiry() {
         assert_eq!(stopped.inspect(&key).await.unwrap().is_some(), is_live);
         assert_eq!(stopped.purge_expired(10).await.unwrap() == 1, is_purged);
         match reserve(&stopped, &key).await {
-            Reservation::Replay(_) if is_live => {}
+            Reservation::Replay { .. } if is_live => {}
             Reservation::Acquired(next) if !is_live => {
                 assert!(is_purged || next.fence() > claimed.fence());
                 stopped.release(&next).await.unwrap();
@@ -340,7 +340,10 @@ async fn responses_of_other_releases_are_read_or_refused() {
         set("CONCAT(x'01', SUBSTRING(response, 2))").await;
         assert_replays(&reserve(store, &key).await, "done");
         set("SUBSTRING(response, 1, 3)").await;
-        let Reservation::Replay(corrupt) = reserve(store, &key).await else {
+        let Reservation::Replay {
+            response: corrupt, ..
+        } = reserve(store, &key).await
+        else {
             panic!("not a replay");
         };
         assert!(corrupt.is_tombstone());

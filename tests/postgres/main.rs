@@ -12,6 +12,7 @@ mod conflicts;
 mod dropped;
 mod facts;
 mod lease;
+mod listing;
 mod lost;
 mod misuse;
 mod nested;

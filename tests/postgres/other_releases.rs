@@ -35,7 +35,10 @@ async fn leases_of_other_releases_are_told_from_damage() {
     // Nothing that can be read: done, and not kept.
     let damaged = completed().await;
     set(&damaged, &[1]).await;
-    let Reservation::Replay(saved) = reserve(&store, &damaged).await else {
+    let Reservation::Replay {
+        response: saved, ..
+    } = reserve(&store, &damaged).await
+    else {
         panic!("not a replay");
     };
     assert!(saved.is_tombstone());
@@ -73,7 +76,10 @@ async fn transactions_of_other_releases_are_told_from_damage() {
     let refused = store.reserve(&newer, &fingerprint(1), &terms()).await;
     assert!(refused.is_err());
     let damaged = completed("response = decode('01', 'hex')").await;
-    let Reservation::Replay(saved) = reserve(&store, &damaged).await else {
+    let Reservation::Replay {
+        response: saved, ..
+    } = reserve(&store, &damaged).await
+    else {
         panic!("not a replay");
     };
     assert!(saved.is_tombstone());

@@ -61,7 +61,7 @@ async fn the_privileges_that_are_needed_are_few_and_those_that_lack_are_told() {
             .unwrap();
         assert!(matches!(
             reserve(store, claimed.key()).await,
-            Reservation::Replay(_)
+            Reservation::Replay { .. }
         ));
         let refused = store.purge_expired(1).await.unwrap_err();
         assert!(message(&refused).contains("privilege"));

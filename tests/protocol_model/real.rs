@@ -94,8 +94,13 @@ impl Real {
                 self.claims[request] = Some(claim);
                 Answer::Acquired(attempt)
             }
-            Reservation::Replay(saved) => {
+            Reservation::Replay {
+                response: saved,
+                expires_in,
+            } => {
                 let of = (0..REQUESTS).find(|request| saved == response(*request));
+                let record = self.store.inspect(&KEY).await.unwrap();
+                assert_eq!(record.unwrap().expires_in, expires_in);
                 Answer::Replay(of.unwrap())
             }
             Reservation::InFlight { .. } => Answer::InFlight,

@@ -67,7 +67,9 @@ pub(crate) fn assert_kind<T: std::fmt::Debug>(result: Result<T, StoreError>, kin
 #[track_caller]
 pub(crate) fn assert_replays(reservation: &Reservation, body: &'static str) {
     match reservation {
-        Reservation::Replay(saved) => assert_eq!(*saved, response(body)),
+        Reservation::Replay {
+            response: saved, ..
+        } => assert_eq!(*saved, response(body)),
         other => panic!("not a replay: {other:?}"),
     }
 }

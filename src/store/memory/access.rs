@@ -29,6 +29,15 @@ impl<'a> Access<'a> {
         Self { shard, budget, now }
     }
 
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// All records, expired ones included.
+    pub(super) fn records(&self) -> impl Iterator<Item = (&RecordKey, &Entry)> {
+        self.shard.records()
+    }
+
     /// None if there is no room for another record.
     pub(super) fn reserve(
         &mut self,
@@ -44,8 +53,11 @@ impl<'a> Access<'a> {
             return Some(Reservation::Mismatch(entry.fingerprint));
         }
         let attempt = match &entry.state {
-            State::Completed { response, .. } => {
-                return Some(Reservation::Replay(response.clone()));
+            State::Completed { response, expires } => {
+                return Some(Reservation::Replay {
+                    response: response.clone(),
+                    expires_in: expires.saturating_sub(now),
+                });
             }
             State::Running { .. } if entry.nonce == terms.nonce() => {
                 let claim = entry.claim(key);

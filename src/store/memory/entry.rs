@@ -88,6 +88,10 @@ impl State {
         }
     }
 
+    pub(super) fn is_completed(&self) -> bool {
+        matches!(self, Self::Completed { .. })
+    }
+
     /// What it counts for in the budget.
     pub(super) fn bytes(&self) -> usize {
         match self {

@@ -23,6 +23,10 @@ impl Shard {
         self.records.get(key)
     }
 
+    pub(super) fn records(&self) -> impl Iterator<Item = (&RecordKey, &Entry)> {
+        self.records.iter()
+    }
+
     pub(super) fn insert(&mut self, key: &RecordKey, entry: Entry) {
         self.last_fence = self.last_fence.max(entry.fence);
         self.queue.push(Reverse((entry.due, *key)));

@@ -63,8 +63,8 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct LeaseStore {
-    database: Database,
-    table: TableName,
+    pub(super) database: Database,
+    pub(super) table: TableName,
     sql: Arc<LeaseSql>,
     upkeep: Arc<UpkeepSql>,
 }

@@ -7,6 +7,7 @@ mod dialect;
 mod error;
 mod lease;
 mod lease_sql;
+mod listing;
 #[cfg(all(test, unix, feature = "conformance"))]
 mod query_plans;
 mod schema;

@@ -54,7 +54,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct TransactionStore {
     transactions: Transactions<Dialect>,
-    table: TableName,
+    pub(super) table: TableName,
     upkeep: Arc<UpkeepSql>,
 }
 
@@ -120,7 +120,7 @@ impl TransactionStore {
         self.transactions.set_up_anew().sql = Arc::new(sql);
     }
 
-    fn dialect(&self) -> &Dialect {
+    pub(super) fn dialect(&self) -> &Dialect {
         self.transactions.dialect()
     }
 }

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     StoreError,
-    store::sql::{Guarded, Kept, begin, bounded, commit, retry, rollback},
+    store::sql::{
+        Guarded, Kept, begin, bounded, commit, retry, rollback, transactions::end_uncounted,
+    },
 };
 
 /// The application's pool, and how statements are sent through it.
@@ -97,6 +99,28 @@ impl Database {
         // Whatever the stranger did, nobody would have committed it.
         sqlx::raw_sql(ROLLBACK).execute(&mut *connection).await?;
         in_transaction(connection, statement, arguments).await
+    }
+
+    /// Reads a whole table at READ COMMITTED: a serializable transaction that has read it could make others lose, which write to it.
+    pub(super) async fn read_all(
+        &self,
+        statement: &Statement,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let text = statement.spelled(arguments).unwrap_or_default();
+        let text = format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {text}; COMMIT");
+        let mut guarded =
+            Guarded::<Postgres>::new(self.acquire().await.map_err(failed)?, Kept::default());
+        let Some(connection) = guarded.connection() else {
+            return Err(failed(sqlx::Error::PoolClosed));
+        };
+        let answer = bounded(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection)).await;
+        match &answer {
+            Ok(_) => guarded.pool(),
+            Err(error) if is_answer(error) => end_uncounted(guarded).await,
+            Err(_) => drop(guarded.close().await),
+        }
+        answer.map_err(failed)
     }
 
     /// Tells whether the server answers.

@@ -47,8 +47,8 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct LeaseStore {
-    database: Database,
-    table: TableName,
+    pub(super) database: Database,
+    pub(super) table: TableName,
     sql: Arc<LeaseSql>,
 }
 
@@ -287,7 +287,7 @@ impl LeaseDialect for LeaseStore {
 }
 
 /// A row of the table as it is read, behind the clock.
-fn columns(row: &PgRow) -> Result<Columns, sqlx::Error> {
+pub(super) fn columns(row: &PgRow) -> Result<Columns, sqlx::Error> {
     Ok((
         row.try_get(0)?,
         row.try_get(1)?,

@@ -6,6 +6,7 @@ mod error;
 mod hex;
 mod lease;
 mod lease_sql;
+mod listing;
 mod opening;
 mod schema;
 mod statement;

@@ -77,7 +77,7 @@ impl TransactionStore {
     ///
     /// What [`check`](Self::check) finds, or if the database fails. The user needs the privilege to create tables in the schema.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        let dialect = self.0.dialect();
+        let dialect = self.dialect();
         SCHEMA.migrate(&dialect.database, &dialect.table).await
     }
 
@@ -91,8 +91,12 @@ impl TransactionStore {
     ///
     /// If the table is missing, of another version, or lacks something: the message tells what.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let dialect = self.0.dialect();
+        let dialect = self.dialect();
         SCHEMA.check(&dialect.database, &dialect.table).await
+    }
+
+    pub(super) fn dialect(&self) -> &Dialect {
+        self.0.dialect()
     }
 }
 
@@ -135,7 +139,7 @@ impl Store for TransactionStore {
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
-        let dialect = self.0.dialect();
+        let dialect = self.dialect();
         let rows = dialect
             .database
             .run(&dialect.sql.forget, &[key.into()])
@@ -147,12 +151,12 @@ impl Store for TransactionStore {
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
-        let dialect = self.0.dialect();
+        let dialect = self.dialect();
         upkeep::purge(&dialect.database, &dialect.sql.purge, limit).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.0.dialect().database.ping().await
+        self.dialect().database.ping().await
     }
 
     fn kind(&self) -> StoreKind {

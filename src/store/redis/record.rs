@@ -78,7 +78,10 @@ impl Stored {
             return Ok(Reservation::Mismatch(self.fingerprint));
         }
         Ok(match self.record()?.state {
-            RecordState::Completed(response) => Reservation::Replay(response),
+            RecordState::Completed(response) => Reservation::Replay {
+                response,
+                expires_in: self.left,
+            },
             RecordState::InFlight { lease_left } => Reservation::InFlight {
                 retry_after: lease_left.min(ASK_AGAIN),
             },

@@ -36,7 +36,7 @@ pub(crate) fn decide<'a>(
         return Ok(Decision::Answer(Reservation::Mismatch(live.fingerprint)));
     }
     let answer = match live.state {
-        State::Completed => Reservation::Replay(live.response()?),
+        State::Completed => found.replay(live)?,
         State::Running if live.nonce == terms.nonce() => return Ok(Decision::Resume(live)),
         State::Running if live.lease_end > found.now => Reservation::InFlight {
             retry_after: from_micros(live.lease_end - found.now).min(ASK_AGAIN),
@@ -69,10 +69,17 @@ impl Found {
         Ok(Some(if live.fingerprint != *fingerprint {
             Reservation::Mismatch(live.fingerprint)
         } else if live.state == State::Completed {
-            Reservation::Replay(live.response()?)
+            self.replay(live)?
         } else {
             Reservation::Unknown
         }))
+    }
+
+    fn replay(&self, completed: &Stored) -> Result<Reservation, StoreError> {
+        Ok(Reservation::Replay {
+            response: completed.response()?,
+            expires_in: from_micros(completed.expires - self.now),
+        })
     }
 }
 

@@ -7,6 +7,7 @@ mod fences;
 mod guarded;
 pub(crate) mod leases;
 mod limit;
+pub(crate) mod listing;
 mod micros;
 mod registry;
 mod report;

@@ -53,7 +53,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct LeaseStore {
-    pool: SqlitePool,
+    pub(super) pool: SqlitePool,
     busy: Busy,
 }
 

@@ -6,6 +6,7 @@ mod commit;
 mod error;
 mod lease;
 mod lease_sql;
+mod listing;
 #[cfg(test)]
 mod query_plans;
 mod schema;

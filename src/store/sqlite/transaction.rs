@@ -105,7 +105,7 @@ impl TransactionStore {
         schema::check(self.pool(), &SCHEMA).await
     }
 
-    fn pool(&self) -> &SqlitePool {
+    pub(super) fn pool(&self) -> &SqlitePool {
         &self.0.dialect().pool
     }
 }

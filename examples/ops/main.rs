@@ -1,0 +1,65 @@
+//! A command-line tool for whoever operates a service with this layer: which keys hang, what is under one, free it, clean up.
+//!
+//! Run with `cargo run --example ops --features sqlite,postgres,mysql -- <store-url> <command>`
+//!
+//! ```sh
+//! ops='cargo run -q --example ops --features sqlite,postgres,mysql --'
+//! $ops sqlite://shop.db --transaction inspect --scope alice --key 8e03978e-40d5-43dd-bc93-6894a57f9324
+//! # record key  5d0c…
+//! # state       completed
+//! # …
+//! $ops postgres://shop@localhost/shop list --older-than 10m
+//! # RECORD KEY                          STATE      AGE      ATTEMPT  LEASE LEFT  EXPIRES IN
+//! # 4fe2…                               unknown    3h 2m 5s       1  -           20h 57m 55s
+//! $ops postgres://shop@localhost/shop forget 4fe2…
+//! # record key  4fe2…
+//! # …
+//! # Its run may have taken effect. The next request with this key runs. Forget it? Type `yes`:
+//! STORE_URL=mysql://shop:secret@localhost/shop $ops - stats --json
+//! # {"kind":"lease","in_flight":2,"unknown":1,"completed":86012,"expired":310,"response_bytes":30104200}
+//! ```
+//!
+//! A URL of `-` stands for that of the environment variable `STORE_URL`: what is on a command line, a password say, others can
+//! see. The tool checks the table first, so its database user needs the privileges of the application's.
+//!
+//! Exit codes: 0 done; 1 there is no such record, or the forgetting was not confirmed; 2 wrong usage; 3 the store failed.
+
+mod arguments;
+mod commands;
+mod failure;
+mod forget;
+mod json;
+mod list;
+mod show;
+mod stores;
+mod target;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::{arguments::Arguments, failure::Failure, text::escaped};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let done = match Arguments::try_parse() {
+        Ok(arguments) => run(&arguments).await,
+        Err(error) if error.use_stderr() => Err(Failure::arguments(&error)),
+        Err(help) => text::print(&help.render().to_string()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            for line in failure.message().lines() {
+                eprintln!("{}", escaped(&text::without_urls(line)));
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let opened = stores::open(arguments).await?;
+    commands::run(&opened, arguments).await
+}
