@@ -8,9 +8,11 @@ use http::{HeaderMap, HeaderValue, Request, Response, header};
 
 use super::{background::Settlements, reserve::Told, waiters::Waiters};
 use crate::{
-    FingerprintBy, IdempotencyContext, Rejection, RejectionKind, ResponseBody, SavedResponse,
+    FingerprintBy, IdempotencyContext, Outcome, Rejection, RejectionKind, ResponseBody,
+    SavedResponse,
     config::Settings,
     key_by::Source,
+    metric,
     store::{Store, StoreKind},
 };
 
@@ -33,6 +35,7 @@ pub(crate) struct Shared {
 
 impl Guard {
     pub(crate) fn new(store: Arc<dyn Store>, shared: Arc<Shared>, settings: Settings) -> Self {
+        metric::describe();
         let kind = store.kind();
         Self {
             kind,
@@ -77,7 +80,9 @@ impl Guard {
         let mut response = custom
             .unwrap_or_else(|| rejection.to_response())
             .map(ResponseBody::collected);
-        response.extensions_mut().insert(rejection.kind());
+        let (kind, extensions) = (rejection.kind(), response.extensions_mut());
+        extensions.insert(kind);
+        extensions.insert(Outcome::Refused(kind));
         response
     }
 
@@ -92,6 +97,7 @@ impl Guard {
             self.settings.replay_marker.clone(),
             HeaderValue::from_static("true"),
         );
+        response.extensions_mut().insert(Outcome::Replayed);
         response
     }
 }

@@ -12,14 +12,15 @@ use super::{
     limit::limited,
     unwind::{Panicked, catch},
 };
-use crate::{RecordKey, StoreError, StoreErrorKind, store::Record};
+use crate::{RecordKey, StoreError, StoreErrorKind, event, metric, store::Record};
 
 /// Waits for a call of the store, at most for `limit`; then the error has the kind `elapsed`.
 ///
 /// The limit ends the wait, and so does a caller that goes away, but never the call: a `BEGIN` or `COMMIT` that is dropped
 /// half-way leaves a pooled connection inside a transaction, or commits unseen. The call then goes on by itself,
-/// and what it finds is given to `late`. A call that panics has failed, and is no reason to give up a run.
+/// and what it finds is given to `late`. `name` is for the metrics. A call that panics has failed, and is no reason to give up a run.
 pub(super) async fn within<T: Send + 'static>(
+    name: &'static str,
     limit: Duration,
     elapsed: StoreErrorKind,
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -33,7 +34,10 @@ pub(super) async fn within<T: Send + 'static>(
         pending: Some((Box::pin(call), late)),
         runtime: Handle::current(),
     };
-    match limited(limit, Pin::new(&mut call)).await {
+    let started = metric::now();
+    let waited = limited(limit, Pin::new(&mut call)).await;
+    metric::store_call(name, started, &waited);
+    match waited {
         Ok(result) => result,
         Err(cause) => Err(StoreError::new(elapsed, cause)),
     }
@@ -44,7 +48,11 @@ pub(super) async fn inspect(guard: &Guard, key: RecordKey) -> Result<Option<Reco
     let store = Arc::clone(&guard.store);
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
-    within(guard.call_limit, elapsed, inspection, ignore).await
+    let record = within("inspect", guard.call_limit, elapsed, inspection, ignore).await;
+    if let Err(error) = &record {
+        event::inspect_failed(&key, error);
+    }
+    record
 }
 
 /// For calls whose late result changes nothing.
