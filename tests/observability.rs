@@ -216,7 +216,8 @@ async fn each_query_of_the_dashboard_and_each_alert_finds_what_the_endpoint_show
     };
     let queries = Queries(Caller::new(prometheus.address()));
     let dashboard: Value = serde_json::from_str(&file("dashboard.json")).expect("JSON");
-    let mut open = panels(&dashboard);
+    let panels = panels(&dashboard);
+    let mut open: Vec<&Panel> = panels.iter().collect();
     assert!(open.len() >= 10);
 
     // Before the first request: a rate needs to see them rise.
@@ -245,7 +246,7 @@ async fn each_query_of_the_dashboard_and_each_alert_finds_what_the_endpoint_show
     let answered = async {
         while !open.is_empty() || !silent.is_empty() {
             let mut unanswered = Vec::new();
-            for panel in std::mem::take(&mut open) {
+            for panel in open.iter().copied() {
                 let series = queries.series(&panel.query).await;
                 for label in &panel.labels {
                     let labelled = series.iter().all(|series| series.contains_key(label));
