@@ -53,8 +53,8 @@ impl Recorder {
         let text = self.text();
         let mut values = text.lines().filter_map(|line| line.strip_prefix(&start));
         let value = values.next();
-        let value = value.unwrap_or_else(|| panic!("no {series} in\n{text}"));
-        value.parse().expect("a number")
+        assert!(value.is_some(), "no {series} in\n{text}");
+        value.unwrap_or_default().parse().expect("a number")
     }
 
     fn gauges(&self) -> [f64; 4] {
@@ -69,7 +69,7 @@ impl Recorder {
             }
             yield_now().await;
         }
-        panic!("{gauge} is {}", self.value(gauge));
+        assert_eq!(self.value(gauge), value, "{gauge}");
     }
 }
 

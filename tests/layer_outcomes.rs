@@ -105,6 +105,7 @@ fn bad_gateway() -> Probe {
     status(StatusCode::BAD_GATEWAY)
 }
 
+#[expect(clippy::panic, reason = "it is what this handler is for")]
 fn panicking() -> Probe {
     Probe::answering(|_| panic!("a handler that panics"))
 }

@@ -2,15 +2,13 @@
 
 use std::{net::SocketAddr, sync::Once};
 
-use serde_json::json;
-
 use super::{
     external,
     place::directory_of,
     process::{Process, Program},
 };
 
-/// The first line is the configuration: JSON is YAML, too. The others are the rules.
+/// The first line is the configuration, the others are the rules.
 const RUN: &str = r#"
 printf '%s\n' "$SETTINGS" | { read -r configuration; echo "$configuration" >prometheus.yml; cat >rules.yml; }
 exec prometheus --config.file=prometheus.yml --storage.tsdb.path=data --web.listen-address="127.0.0.1:$PORT"
@@ -29,12 +27,11 @@ impl Prometheus {
         };
         static TOLD: Once = Once::new();
         TOLD.call_once(|| external::tell(&external::version_of(&programs.join("prometheus"))));
-        let often = "200ms";
-        let configuration = json!({
-            "global": { "scrape_interval": often, "scrape_timeout": often, "evaluation_interval": often },
-            "rule_files": ["rules.yml"],
-            "scrape_configs": [{ "job_name": "tests", "static_configs": [{ "targets": [target] }] }],
-        });
+        let configuration = format!(
+            "{{ global: {{ scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }}, \
+             rule_files: [rules.yml], \
+             scrape_configs: [{{ job_name: tests, static_configs: [{{ targets: ['{target}'] }}] }}] }}"
+        );
         Some(Self(Process::start(&Program {
             name: "prometheus",
             user: "prometheus",
