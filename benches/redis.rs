@@ -92,7 +92,9 @@ impl Bench {
                 .reserve(&self.done, &fingerprint(), &terms())
                 .await
             {
-                Ok(Reservation::Replay(saved)) => assert_eq!(saved, response()),
+                Ok(Reservation::Replay {
+                    response: saved, ..
+                }) => assert_eq!(saved, response()),
                 other => panic!("no replay: {other:?}"),
             },
         }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{HeaderName, Method, Response};
 
 use crate::{
-    DetachedRun, Drain, FingerprintBy, KeyBy, KeyFormat, Rejection, ResponsePolicy, ScopeBy,
-    defaults,
+    DetachedRun, Drain, FingerprintBy, KeyBy, KeyFormat, Observation, Rejection, ResponsePolicy,
+    ScopeBy, defaults,
     key_by::Source,
     policy::HeaderPolicy,
     store::{StoreKind, Takeover},
@@ -45,6 +45,7 @@ pub enum OnStoreFailure {
 }
 
 pub(crate) type RejectionFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
+pub(crate) type ObserverFn = dyn Fn(&Observation) + Send + Sync;
 pub(crate) type SpawnFn = dyn Fn(DetachedRun) + Send + Sync;
 
 #[derive(Clone)]
@@ -73,6 +74,7 @@ pub(crate) struct Settings {
     pub(crate) detached: bool,
     pub(crate) spawn: Option<Arc<SpawnFn>>,
     pub(crate) drain: Drain,
+    pub(crate) observer: Option<Arc<ObserverFn>>,
     pub(crate) on_in_flight: OnInFlight,
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) waiters_per_key: usize,
@@ -109,6 +111,7 @@ impl Settings {
             detached: true,
             spawn: None,
             drain: Drain::new(),
+            observer: None,
             on_in_flight: OnInFlight::default(),
             on_store_failure: OnStoreFailure::default(),
             waiters_per_key: defaults::WAITERS_PER_KEY,

@@ -5,8 +5,8 @@ use http::{HeaderName, Method, Response};
 use tower_layer::Layer;
 
 use crate::{
-    DetachedRun, Drain, FingerprintBy, Idempotency, KeyBy, KeyFormat, OnInFlight, OnStoreFailure,
-    Rejection, ResponsePolicy, ScopeBy,
+    DetachedRun, Drain, FingerprintBy, Idempotency, KeyBy, KeyFormat, Observation, OnInFlight,
+    OnStoreFailure, Rejection, ResponsePolicy, ScopeBy,
     config::Settings,
     flow::{Guard, Shared},
     store::{Store, Takeover},
@@ -293,6 +293,29 @@ impl IdempotencyLayer {
     #[must_use]
     pub fn with_drain(mut self, drain: Drain) -> Self {
         self.settings.drain = drain;
+        self
+    }
+
+    /// Calls this closure once for each keyed request, at its end: just before the caller gets the answer, or, if the
+    /// caller has gone, when the run ends.
+    ///
+    /// Requests that are refused because of their key are among them, those that pass through without one aren't. The
+    /// closure runs on the request's own task, so it must not block. Its panic is caught and changes nothing.
+    ///
+    /// ```
+    /// # use tower_idempotency::{IdempotencyLayer, MemoryStore, Outcome, RejectionKind, ScopeBy};
+    /// let layer = IdempotencyLayer::new(MemoryStore::new(), ScopeBy::single_tenant()).with_observer(|observation| {
+    ///     if observation.outcome() == Outcome::Refused(RejectionKind::OutcomeUnknown) {
+    ///         eprintln!("somebody has to look at {:?}", observation.record_key());
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn with_observer(
+        mut self,
+        observer: impl Fn(&Observation) + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.observer = Some(Arc::new(observer));
         self
     }
 }

@@ -42,6 +42,7 @@
 //!   `sqlite`, `postgres` and `mysql`; `RedisStore`.
 //! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
 //! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
+//! - [`Outcome`], [`with_observer`](IdempotencyLayer::with_observer), features `tracing` and `metrics`: what becomes of requests.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
 //! - [`store::ListRecords`], [`RecordKey::derive`] and the example `ops`: for whoever operates a service.
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
@@ -57,7 +58,8 @@
 //! | `redis` | `RedisStore`, for Redis and Valkey, on one server or a cluster (with the `redis` crate) |
 //! | `axum` | extractors for [`IdempotencyContext`] and `Tx`, [`Verdict`] as a response part; fingerprints use the original URI, so that `nest` changes nothing |
 //! | `conformance` | the kit that checks a store against the contract |
-//! | `tracing` | events for what an operator may want to know, and the caller's span in detached runs |
+//! | `tracing` | a span for each keyed request, inside the caller's, and events for what an operator may want to know |
+//! | `metrics` | counters, histograms and gauges through the `metrics` facade |
 //!
 //! # What it asks for
 //!
@@ -94,9 +96,12 @@ mod jitter;
 mod key;
 mod key_by;
 mod layer;
+mod metric;
 #[cfg(feature = "mysql")]
 #[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
 pub mod mysql;
+mod observation;
+mod outcome;
 mod policy;
 #[cfg(feature = "postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
@@ -142,6 +147,8 @@ pub use self::{
     key::{IdempotencyKey, InvalidKey, KeyFormat},
     key_by::KeyBy,
     layer::IdempotencyLayer,
+    observation::Observation,
+    outcome::Outcome,
     policy::{ResponsePolicy, Verdict},
     purger::{Purger, PurgerHandle},
     record_key::RecordKey,

@@ -127,6 +127,26 @@ impl Rejection {
 const DESCRIBED_BY: &str = "<https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/>; rel=\"describedby\"";
 
 impl RejectionKind {
+    /// Each of them once.
+    #[cfg(any(feature = "metrics", test))]
+    pub(crate) const ALL: [Self; 15] = [
+        Self::MissingKey,
+        Self::InvalidKey,
+        Self::IncompleteBody,
+        Self::MissingScope,
+        Self::InFlight,
+        Self::ResponseNotKept,
+        Self::OutcomeUnknown,
+        Self::BodyTooLarge,
+        Self::KeyReused,
+        Self::HandlerFailed,
+        Self::RunLimit,
+        Self::StoreUnavailable,
+        Self::StoreFull,
+        Self::NotCommitted,
+        Self::OutcomePending,
+    ];
+
     /// The stable name, as in the `code` member of the problem and at the end of its `type`.
     #[must_use]
     pub fn code(self) -> &'static str {

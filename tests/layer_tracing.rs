@@ -1,138 +1,307 @@
-//! With feature `tracing`, a detached run is inside the span of its request, and an operator hears of retries.
+//! With feature `tracing`: a span for each keyed request, and events for what an operator may want to know.
 #![cfg(all(feature = "memory", feature = "tracing"))]
 mod support;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
-};
+use std::time::Duration;
 
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use support::{
     Body,
+    body::{Script, Step},
+    capture::Capture,
     database::{Database, End},
+    faulty::{Call, Fault, FaultyStore, pass},
     post,
-    probe::{Probe, answer},
+    probe::{Probe, answer, created, spawn_send},
     send,
 };
-use tower::{Layer, service_fn};
-use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, ScopeBy};
-use tracing::{
-    Event, Instrument, Metadata, Span,
-    field::{Field, Visit},
-    span,
-    subscriber::Subscriber,
+use tower::{Layer, ServiceExt, service_fn};
+use tower_idempotency::{
+    IdempotencyKey, IdempotencyLayer, MemoryStore, OnInFlight, OnStoreFailure, RecordKey,
+    RequestBody, Scope, ScopeBy, StoreErrorKind, Verdict,
+    store::{Store, StoreKind, Takeover},
 };
-use tracing_core::span::Current;
+use tracing::{Instrument, Level};
 
-/// Knows which span is entered, and nothing else.
-#[derive(Default)]
-struct Entered {
-    last: AtomicU64,
-    spans: Mutex<Vec<(span::Id, &'static Metadata<'static>)>>,
-    stack: Mutex<Vec<span::Id>>,
+const KEY: &str = "a-key-that-nobody-may-read";
+const TENANT: &str = "a-tenant-that-nobody-may-read";
+const UNAVAILABLE: Fault = Fault::Fails(StoreErrorKind::Unavailable);
+
+fn layer(store: impl Store) -> IdempotencyLayer {
+    IdempotencyLayer::new(store, ScopeBy::parts(|_| Scope::new(TENANT)))
 }
 
-impl Subscriber for Entered {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
+fn keyed() -> Request<Body> {
+    post(KEY, "{}")
+}
 
-    fn new_span(&self, span: &span::Attributes<'_>) -> span::Id {
-        let id = span::Id::from_u64(self.last.fetch_add(1, Ordering::SeqCst) + 1);
-        let mut spans = self.spans.lock().expect("a lock");
-        spans.push((id.clone(), span.metadata()));
-        id
-    }
+/// As spans and events show it.
+fn short_key() -> String {
+    let key = IdempotencyKey::new(KEY).expect("a key");
+    let scope = Scope::new(TENANT).expect("a scope");
+    format!("{:?}", RecordKey::derive("", &scope, &key))
+}
 
-    fn enter(&self, span: &span::Id) {
-        self.stack.lock().expect("a lock").push(span.clone());
+/// The events of this crate were these, inside the request's span, and nothing told the key.
+fn assert_told(capture: &Capture, expected: &[(Level, &str)]) {
+    let expected = expected.iter();
+    let expected = expected.map(|(level, message)| (*level, (*message).to_owned(), "idempotency"));
+    assert_eq!(capture.events(), expected.collect::<Vec<_>>());
+    for (_, message, _) in capture.events() {
+        assert_eq!(capture.field(&message, "record_key"), short_key());
     }
+    assert_discreet(capture);
+}
 
-    fn exit(&self, _: &span::Id) {
-        self.stack.lock().expect("a lock").pop();
-    }
-
-    fn current_span(&self) -> Current {
-        let stack = self.stack.lock().expect("a lock");
-        let spans = self.spans.lock().expect("a lock");
-        let current = stack
-            .last()
-            .and_then(|id| spans.iter().find(|(span, _)| span == id));
-        current.map_or_else(Current::none, |(id, metadata)| {
-            Current::new(id.clone(), metadata)
-        })
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, _: &tracing::Event<'_>) {}
+fn assert_discreet(capture: &Capture) {
+    let everything = format!("{capture:?}");
+    assert!(everything.contains(&short_key()), "{everything}");
+    assert!(!everything.contains("nobody-may-read"), "{everything}");
 }
 
 #[tokio::test]
 async fn a_run_is_inside_the_span_of_its_request_also_when_spawned_by_a_closure() {
-    let _guard = tracing::subscriber::set_default(Entered::default());
-    let layer = || IdempotencyLayer::new(MemoryStore::new(), ScopeBy::single_tenant());
+    let (capture, _guard) = Capture::start();
     let layers = [
-        layer(),
-        layer().with_detached(false),
-        layer().with_spawn(|run| drop(tokio::spawn(run))),
+        layer(MemoryStore::new()),
+        layer(MemoryStore::new()).with_detached(false),
+        layer(MemoryStore::new()).with_spawn(|run| drop(tokio::spawn(run))),
     ];
     for layer in layers {
-        let service = layer.layer(service_fn(|_: Request<RequestBody<Body>>| async {
-            let span = Span::current();
-            let name = span.metadata().map_or("none", |metadata| metadata.name());
-            Ok::<_, &'static str>(answer(StatusCode::CREATED, name))
+        let handler = capture.clone();
+        let service = layer.layer(service_fn(move |_: Request<RequestBody<Body>>| {
+            let spans = handler.current().join(" in ");
+            async move { Ok::<_, &'static str>(answer(StatusCode::CREATED, &spans)) }
         }));
-        let request = async { send(&service, post("k", "{}")).await };
+        let request = async { send(&service, keyed()).await };
         let answer = request.instrument(tracing::info_span!("charge")).await;
-        assert_eq!(answer.text(), "charge");
+        assert_eq!(answer.text(), "idempotency in charge");
     }
-}
-
-/// The numbers of the retries that were reported.
-#[derive(Default)]
-struct Retries(Arc<Mutex<Vec<u64>>>);
-
-impl Visit for Retries {
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "retry" {
-            self.0.lock().expect("a lock").push(value);
-        }
-    }
-
-    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
-}
-
-impl Subscriber for Retries {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Self(Arc::clone(&self.0)));
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_retry_is_reported() {
-    let retries = Retries::default();
-    let reported = Arc::clone(&retries.0);
-    let _guard = tracing::subscriber::set_default(retries);
+async fn the_span_tells_key_attempt_outcome_and_times() {
+    let (capture, _guard) = Capture::start();
+    let store = FaultyStore::new(MemoryStore::new());
+    let slow = Fault::IsSlow(Duration::from_millis(250));
+    store.then(Call::Reserve, slow).then(Call::Complete, slow);
+    let service =
+        layer(store)
+            .require_key()
+            .layer(service_fn(|_: Request<RequestBody<Body>>| async {
+                pass(Duration::from_secs(2)).await;
+                Ok::<_, &'static str>(created(1))
+            }));
+    send(&service, keyed()).await;
+    send(&service, keyed()).await;
+    send(&service, post("bad key", "{}")).await;
+
+    let spans = capture.requests();
+    let fields = |index: usize| {
+        [
+            "record_key",
+            "attempt",
+            "outcome",
+            "store_seconds",
+            "handler_seconds",
+        ]
+        .map(|field| spans[index].field(field))
+    };
+    let key = short_key();
+    assert_eq!(spans.len(), 3);
+    assert_eq!(fields(0), [&key, "1", "saved", "0.5", "2.0"]);
+    assert_eq!(fields(1), [&key, "", "replayed", "0.0", ""]);
+    assert_eq!(fields(2), ["", "", "invalid_key", "0.0", ""]);
+    assert_discreet(&capture);
+}
+
+#[tokio::test]
+async fn the_span_goes_on_when_the_caller_has_gone() {
+    let (capture, _guard) = Capture::start();
+    let probe = Probe::new().shut();
+    let store = FaultyStore::new(MemoryStore::new());
+    let service = layer(store.clone()).layer(probe.service::<Body>());
+    let caller = spawn_send(&service, keyed());
+    probe.started(1).await;
+    caller.abort();
+    assert!(caller.await.expect_err("it was aborted").is_cancelled());
+    assert_eq!(capture.requests()[0].field("outcome"), "");
+    probe.open();
+    store.reached(Call::Complete, 1).await;
+    send(&service, keyed()).await;
+    let outcomes = capture.requests().into_iter();
+    let outcomes: Vec<_> = outcomes.map(|span| span.field("outcome")).collect();
+    assert_eq!(outcomes, ["saved", "replayed"]);
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_has_no_span() {
+    let (capture, _guard) = Capture::start();
+    let service = layer(MemoryStore::new()).layer(Probe::new().service::<Body>());
+    let mut request = keyed();
+    request.headers_mut().remove("idempotency-key");
+    send(&service, request).await;
+    assert!(capture.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_takeover_is_told() {
+    let (capture, _guard) = Capture::start();
+    let probe = Probe::answering(|run| Ok(answer(StatusCode::BAD_GATEWAY, &format!("{run}"))));
+    let layer = layer(MemoryStore::new()).with_takeover(Takeover::RunAgain);
+    let service = layer.layer(probe.service::<Body>());
+    send(&service, keyed()).await;
+    send(&service, keyed()).await;
+    assert_told(
+        &capture,
+        &[(Level::WARN, "a run of unknown outcome is taken over")],
+    );
+    assert_eq!(capture.requests()[1].field("attempt"), "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_renewal_and_a_lost_claim_are_told() {
+    let (capture, _guard) = Capture::start();
+    let store = FaultyStore::new(MemoryStore::new());
+    store.then(Call::Renew, UNAVAILABLE);
+    store.then(Call::Renew, Fault::Fails(StoreErrorKind::LostClaim));
+    let probe = Probe::new().shut();
+    let service = layer(store).layer(probe.service::<Body>());
+    let running = spawn_send(&service, keyed());
+    probe.started(1).await;
+    let context = probe.context(1);
+    while !context.claim_lost() {
+        pass(Duration::from_secs(1)).await;
+    }
+    probe.open();
+    running.await.expect("an answer");
+    assert_told(
+        &capture,
+        &[
+            (Level::WARN, "the claim was not renewed"),
+            (Level::WARN, "the claim was taken over, the run goes on"),
+        ],
+    );
+}
+
+#[tokio::test]
+async fn a_failed_complete_is_told() {
+    let (capture, _guard) = Capture::start();
+    let store = FaultyStore::new(MemoryStore::new());
+    store.then(Call::Complete, UNAVAILABLE);
+    let service = layer(store).layer(Probe::new().service::<Body>());
+    send(&service, keyed()).await;
+    assert_told(&capture, &[(Level::WARN, "the claim was not settled")]);
+    let error = capture.field("the claim was not settled", "error");
+    assert_eq!(error, "the store can't be reached");
+    assert_eq!(capture.requests()[0].field("outcome"), "owed");
+}
+
+#[tokio::test]
+async fn an_unprotected_run_is_told_and_whether_it_was_saved() {
+    for (complete, saved) in [(None, "true"), (Some(UNAVAILABLE), "false")] {
+        let (capture, _guard) = Capture::start();
+        let store = FaultyStore::new(MemoryStore::new());
+        store.then(Call::Reserve, UNAVAILABLE);
+        if let Some(fault) = complete {
+            store.then(Call::Complete, fault);
+        }
+        let layer = layer(store).with_on_store_failure(OnStoreFailure::RunUnprotected);
+        send(&layer.layer(Probe::new().service::<Body>()), keyed()).await;
+        assert_told(
+            &capture,
+            &[
+                (Level::WARN, "the store failed to reserve a key"),
+                (Level::WARN, "the handler runs unprotected"),
+                (Level::WARN, "an unprotected run ended"),
+            ],
+        );
+        assert_eq!(capture.field("an unprotected run ended", "saved"), saved);
+        assert_eq!(capture.requests()[0].field("outcome"), "unprotected");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_is_told_with_its_reason() {
+    for reason in ["too_large", "too_slow", "stream", "policy"] {
+        let (capture, _guard) = Capture::start();
+        let handler = service_fn(move |_: Request<RequestBody<Body>>| async move {
+            let mut response = Response::new(Script::new([match reason {
+                "too_large" => Step::Data("more than ten bytes"),
+                "too_slow" => Step::Hang,
+                _ => Step::Data("short"),
+            }]));
+            if reason == "stream" {
+                let stream = HeaderValue::from_static("text/event-stream");
+                response.headers_mut().insert(header::CONTENT_TYPE, stream);
+            }
+            if reason == "policy" {
+                response.extensions_mut().insert(Verdict::Tombstone);
+            }
+            Ok::<_, &'static str>(response)
+        });
+        let layer = layer(MemoryStore::new()).with_response_body_limit(10);
+        let response = layer.layer(handler).oneshot(keyed()).await;
+        drop(response.expect("a response"));
+        assert_told(&capture, &[(Level::INFO, "the response is not kept")]);
+        assert_eq!(capture.field("the response is not kept", "reason"), reason);
+        assert_eq!(capture.requests()[0].field("outcome"), "not_kept");
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_that_is_pending_is_told() {
+    let (capture, _guard) = Capture::start();
+    let store = FaultyStore::of_kind(MemoryStore::new(), StoreKind::Transaction);
+    store.always(
+        Call::Complete,
+        Fault::LosesAnswer(StoreErrorKind::OutcomeUnknown),
+    );
+    let service = layer(store).layer(Probe::new().service::<Body>());
+    send(&service, keyed()).await;
+    assert_told(
+        &capture,
+        &[
+            (Level::WARN, "the claim was not settled"),
+            (
+                Level::ERROR,
+                "whether the transaction was committed is not known",
+            ),
+        ],
+    );
+    assert_eq!(capture.requests()[0].field("outcome"), "outcome_pending");
+}
+
+#[tokio::test]
+async fn a_store_that_fails_a_waiter_is_told() {
+    let (capture, _guard) = Capture::start();
+    let store = FaultyStore::new(MemoryStore::new());
+    let probe = Probe::new().shut();
+    let service = layer(store.clone())
+        .with_on_in_flight(OnInFlight::Wait(Duration::from_secs(60)))
+        .layer(probe.service::<Body>());
+    let running = spawn_send(&service, keyed());
+    probe.started(1).await;
+    store.then(Call::Inspect, UNAVAILABLE);
+    send(&service, keyed()).await;
+    probe.open();
+    running.await.expect("an answer");
+    let told = (Level::WARN, "the store failed to tell what is recorded");
+    assert_told(&capture, &[told]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_retry_is_told() {
+    let (capture, _guard) = Capture::start();
     let (database, probe) = (Database::new(), Probe::new());
     database.lose(End::Complete, 2);
-    let service = IdempotencyLayer::new(database, ScopeBy::single_tenant())
+    let service = layer(database)
         .with_transaction_retries(3)
         .layer(probe.service::<Body>());
-    assert_eq!(send(&service, post("k", "{}")).await.text(), "run 3");
-    assert_eq!(*reported.lock().expect("a lock"), [1, 2]);
+    assert_eq!(send(&service, keyed()).await.text(), "run 3");
+    let message = "the transaction lost against another one, the handler runs again";
+    let lost = (Level::WARN, "the claim was not settled");
+    let again = (Level::INFO, message);
+    assert_told(&capture, &[lost, again, lost, again]);
+    assert_eq!(capture.field(message, "retry"), "1");
 }

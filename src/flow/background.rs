@@ -18,7 +18,13 @@ use super::{
     renewal::keep_renewed,
     settle::{Settlement, settle, tell},
 };
-use crate::{SavedResponse, StoreErrorKind, config::Settings, event, store::Claim};
+use crate::{
+    SavedResponse, StoreErrorKind,
+    config::Settings,
+    event,
+    metric::{self, Gauged},
+    store::Claim,
+};
 
 /// The pause after the first failure; it doubles up to a third of the lease.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -67,7 +73,7 @@ pub(super) fn give_back(guard: &Arc<Guard>, claim: Arc<Claim>) {
 fn once(guard: &Arc<Guard>, claim: Arc<Claim>, settlement: Settlement) {
     spawn(guard, move |guard| async move {
         if let Err(error) = settle(&guard, &claim, settlement).await {
-            event::settlement_failed(&claim, &error);
+            event::settlement_failed(claim.key(), &error);
         }
         guard.shared.waiters.wake(claim.key());
     });
@@ -82,7 +88,7 @@ async fn repeat(guard: &Guard, claim: &Arc<Claim>, settlement: Settlement) {
         match tell(guard, claim, settlement.clone(), left).await {
             Ok(()) => return,
             Err(error) => {
-                event::settlement_failed(claim, &error);
+                event::settlement_failed(claim.key(), &error);
                 if error.kind() == StoreErrorKind::LostClaim || Instant::now() >= deadline {
                     return;
                 }
@@ -127,6 +133,7 @@ impl Settlements {
 pub(super) struct Owed {
     shared: Arc<Shared>,
     bytes: usize,
+    _gauged: [Gauged; 2],
 }
 
 impl Owed {
@@ -137,6 +144,10 @@ impl Owed {
         Self {
             shared: Arc::clone(shared),
             bytes,
+            _gauged: [
+                Gauged::one(metric::OWED_SETTLEMENTS),
+                Gauged::many(metric::OWED_BYTES, bytes),
+            ],
         }
     }
 }

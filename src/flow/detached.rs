@@ -6,7 +6,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::Guard;
+use super::{Guard, span::in_current_span};
 
 /// A run as a future of its own, for the closure of [`with_spawn`](crate::IdempotencyLayer::with_spawn).
 ///
@@ -47,14 +47,4 @@ pub(super) async fn detached<T: Send + 'static>(
         Some(spawn) => spawn(DetachedRun(Box::pin(task))),
     }
     receiver.await.ok()
-}
-
-#[cfg(feature = "tracing")]
-fn in_current_span<F: Future>(task: F) -> impl Future<Output = F::Output> {
-    tracing::Instrument::in_current_span(task)
-}
-
-#[cfg(not(feature = "tracing"))]
-fn in_current_span<F: Future>(task: F) -> F {
-    task
 }

@@ -8,9 +8,11 @@ use http::{HeaderMap, HeaderValue, Request, Response, header};
 
 use super::{background::Settlements, reserve::Told, store_call::LateCalls, waiters::Waiters};
 use crate::{
-    FingerprintBy, IdempotencyContext, Rejection, RejectionKind, ResponseBody, SavedResponse,
+    FingerprintBy, IdempotencyContext, Outcome, Rejection, RejectionKind, ResponseBody,
+    SavedResponse,
     config::Settings,
     key_by::Source,
+    metric,
     store::{Store, StoreKind},
 };
 
@@ -41,6 +43,7 @@ impl Shared {
 
 impl Guard {
     pub(crate) fn new(store: Arc<dyn Store>, shared: Arc<Shared>, settings: Settings) -> Self {
+        metric::describe();
         let kind = store.kind();
         Self {
             kind,
@@ -70,7 +73,11 @@ impl Guard {
     /// The answer to a request without a run of the handler.
     pub(super) fn tell<R>(&self, told: Told) -> Response<ResponseBody<R>> {
         match told {
-            Told::Replay(saved, expires_in) => self.with_expiry(self.replay(&saved), expires_in),
+            Told::Replay(saved, expires_in) => {
+                let mut response = self.replay(&saved);
+                self.tell_expiry(&mut response, expires_in);
+                response
+            }
             Told::InFlight { retry_after } => self.refuse(Rejection::in_flight(retry_after)),
             Told::Refusal(kind) => self.refuse(kind),
         }
@@ -85,22 +92,19 @@ impl Guard {
         let mut response = custom
             .unwrap_or_else(|| rejection.to_response())
             .map(ResponseBody::collected);
-        response.extensions_mut().insert(rejection.kind());
+        let (kind, extensions) = (rejection.kind(), response.extensions_mut());
+        extensions.insert(kind);
+        extensions.insert(Outcome::Refused(kind));
         response
     }
 
     /// Tells how long the key is kept yet, if the layer was told to.
-    pub(super) fn with_expiry<R>(
-        &self,
-        mut response: Response<R>,
-        expires_in: Duration,
-    ) -> Response<R> {
+    pub(super) fn tell_expiry<R>(&self, response: &mut Response<R>, expires_in: Duration) {
         if let Some(name) = &self.settings.expiry_header {
             // Rounded down: a client must not believe in a key that is gone.
             let seconds = HeaderValue::from(expires_in.as_secs());
             response.headers_mut().insert(name.clone(), seconds);
         }
-        response
     }
 
     fn replay<R>(&self, saved: &SavedResponse) -> Response<ResponseBody<R>> {
@@ -114,6 +118,7 @@ impl Guard {
             self.settings.replay_marker.clone(),
             HeaderValue::from_static("true"),
         );
+        response.extensions_mut().insert(Outcome::Replayed);
         response
     }
 }

@@ -7,6 +7,7 @@ use tower_service::Service;
 use super::{
     Guard,
     detached::detached,
+    report::Report,
     retry::{Retries, answer},
     run::Run,
     subject::{Read, Subject, read},
@@ -33,15 +34,17 @@ where
     let failed = |Panicked| Ok(guard.refuse(RejectionKind::HandlerFailed));
     match catch(read(&guard, request)).await {
         Ok(Ok(Read::Keyed(subject, body))) => {
-            let answer = catch(keyed(&guard, ready, subject, body)).await;
-            answer.unwrap_or_else(failed)
+            let report = Report::new(&guard, Some(subject.record_key));
+            let span = report.span();
+            let answer = catch(keyed(&guard, ready, subject, body, report));
+            span.around(answer).await.unwrap_or_else(failed)
         }
         // As without the layer, panics included.
         Ok(Ok(Read::Unkeyed(request))) => {
             Ok(ready.call(*request).await?.map(ResponseBody::streamed))
         }
-        Ok(Err(rejection)) => Ok(guard.refuse(rejection)),
-        Err(panicked) => failed(panicked),
+        Ok(Err(rejection)) => Report::new(&guard, None).answered(Ok(guard.refuse(rejection))),
+        Err(panicked) => Report::new(&guard, None).answered(failed(panicked)),
     }
 }
 
@@ -51,6 +54,7 @@ async fn keyed<S, B, R>(
     ready: S,
     subject: Box<Subject>,
     body: Option<B>,
+    mut report: Report,
 ) -> Result<Response<ResponseBody<R>>, S::Error>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
@@ -63,12 +67,13 @@ where
 {
     // Cloned while there is no claim yet that a clone's panic could leave behind.
     let retries = Retries::of(guard, &subject, &ready);
-    let (ready, claimed) = match claim(guard, &subject, ready).await? {
+    let (ready, claimed) = match claim(guard, &subject, ready, &mut report).await? {
         Start::Run(ready, claimed) => (ready, claimed),
-        Start::Tell(told) => return Ok(guard.tell(told)),
+        Start::Tell(told) => return report.answered(Ok(guard.tell(told))),
     };
     let (run, request) = Run::new(guard, claimed, subject, body);
     // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
-    let answer = detached(guard, Box::pin(answer(run, ready, request, retries))).await;
+    let answer = answer(run, ready, request, retries, report);
+    let answer = detached(guard, Box::pin(answer)).await;
     answer.unwrap_or_else(|| Ok(guard.refuse(RejectionKind::HandlerFailed)))
 }

@@ -7,6 +7,7 @@ use tokio::{
 
 use super::{
     Guard,
+    span::in_current_span,
     store_call::{ignore, within},
 };
 use crate::{
@@ -36,7 +37,7 @@ impl Renewal {
             let lost = || context.set_claim_lost();
             match keep_renewed(&guard, &claim, from, lost).await {}
         };
-        Some(Self(tokio::spawn(renewal).abort_handle()))
+        Some(Self(tokio::spawn(in_current_span(renewal)).abort_handle()))
     }
 }
 
@@ -68,6 +69,7 @@ pub(super) async fn keep_renewed(
         let renewal = async move { store.renew(&renewed, lease).await };
         match within(
             guard,
+            "renew",
             guard.call_limit,
             StoreErrorKind::Unavailable,
             renewal,
@@ -77,11 +79,11 @@ pub(super) async fn keep_renewed(
         {
             Ok(()) => {}
             Err(error) if error.kind() == StoreErrorKind::LostClaim => {
-                event::claim_lost(claim);
+                event::claim_lost(claim.key());
                 lost();
                 return pending().await;
             }
-            Err(error) => event::renewal_failed(claim, &error),
+            Err(error) => event::renewal_failed(claim.key(), &error),
         }
     }
 }

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Guard, background, store_call::within, subject::Subject};
+use super::{Guard, background, report::Report, store_call::within, subject::Subject};
 use crate::{
     Fingerprint, OnStoreFailure, RejectionKind, SavedResponse, StoreError, StoreErrorKind,
     defaults, event,
@@ -48,15 +48,15 @@ pub(super) struct Claimed {
 }
 
 /// Reserves the key. A fingerprint of another form is no difference yet: the request's own is computed in that form first.
-pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject) -> Turn {
+pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Turn {
     let asked = Instant::now();
-    let mut answer = ask(guard, subject, subject.fingerprint).await;
+    let mut answer = ask(guard, subject, subject.fingerprint, report).await;
     if let Ok(Reservation::Mismatch(stored)) = &answer
         && stored.tag() != subject.fingerprint.tag()
     {
         let same = in_form_of(guard, subject, stored);
         match same {
-            Some(same) if same == *stored => answer = ask(guard, subject, same).await,
+            Some(same) if same == *stored => answer = ask(guard, subject, same, report).await,
             Some(_) => return Turn::refuse(RejectionKind::KeyReused),
             None => return Turn::refuse(RejectionKind::StoreUnavailable),
         }
@@ -88,6 +88,7 @@ async fn ask(
     guard: &Arc<Guard>,
     subject: &Subject,
     fingerprint: Fingerprint,
+    report: &mut Report,
 ) -> Result<Reservation, StoreError> {
     if guard.shared.is_overdue(&guard.settings) {
         let message = "too much that it was told or asked before is unanswered";
@@ -102,8 +103,10 @@ async fn ask(
     let unheard = Claim::new(key, fingerprint, subject.nonce, 1, 0);
     // A claim that comes late has work to do, too.
     let counted = guard.settings.drain.token();
-    within(
+    let since = report.now();
+    let answer = within(
         guard,
+        "reserve",
         guard.call_limit,
         StoreErrorKind::Unavailable,
         async move {
@@ -124,7 +127,9 @@ async fn ask(
             drop(counted);
         },
     )
-    .await
+    .await;
+    report.waited_for_store(since);
+    answer
 }
 
 /// Whether a claim may stand in the store that nobody will use: the answer to a call is lost more often than the call.

@@ -7,6 +7,7 @@ use tower_service::Service;
 
 use super::{
     Guard,
+    report::Report,
     run::Run,
     subject::Subject,
     wait::{Start, claim},
@@ -51,16 +52,19 @@ pub(super) async fn answer<S, B, R>(
     ready: S,
     request: Request<RequestBody<B>>,
     retries: Option<Box<Retries<S>>>,
+    mut report: Report,
 ) -> Answer<R, S::Error>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
     R: Body,
 {
-    match (run.answer(ready, request).await, retries) {
+    let first = run.answer(ready, request, &mut report).await;
+    let answer = match (first, retries) {
         (Ok(answer), _) => answer,
         (Err(conflict), None) => conflict.answer(),
-        (Err(conflict), Some(retries)) => Box::pin(retries.answer(conflict)).await,
-    }
+        (Err(conflict), Some(retries)) => Box::pin(retries.answer(conflict, &mut report)).await,
+    };
+    report.answered(answer)
 }
 
 /// What it takes to run a handler again.
@@ -87,7 +91,11 @@ impl<S> Retries<S> {
     }
 
     /// Reserves the key anew and runs the handler again, until its transaction doesn't lose or the last retry did.
-    async fn answer<B, R>(self: Box<Self>, mut conflict: Conflict<S::Error>) -> Answer<R, S::Error>
+    async fn answer<B, R>(
+        self: Box<Self>,
+        mut conflict: Conflict<S::Error>,
+        report: &mut Report,
+    ) -> Answer<R, S::Error>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
         R: Body,
@@ -109,13 +117,13 @@ impl<S> Retries<S> {
                 break;
             };
             ready?;
-            let (ready, claimed) = match claim(&guard, &subject, service).await? {
+            let (ready, claimed) = match claim(&guard, &subject, service, report).await? {
                 Start::Run(ready, claimed) => (ready, claimed),
                 Start::Tell(told) => return Ok(guard.tell(told)),
             };
             let (run, request) = Run::new(&guard, claimed, subject, None);
             drop(conflict);
-            match run.answer(ready, request).await {
+            match run.answer(ready, request, report).await {
                 Ok(answer) => return answer,
                 Err(again) => conflict = again,
             }

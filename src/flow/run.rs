@@ -10,6 +10,7 @@ use super::{
     guard::content_type_starts_with,
     limit::limited,
     renewal::Renewal,
+    report::Report,
     reserve::Claimed,
     retry::{Answer, Conflict},
     settle::{Settled, Settlement},
@@ -17,10 +18,11 @@ use super::{
     unwind::{Panicked, catch},
 };
 use crate::{
-    IdempotencyContext, RejectionKind, RequestBody, ResponseBody, SavedResponse, Verdict,
+    IdempotencyContext, Outcome, RejectionKind, RequestBody, ResponseBody, SavedResponse, Verdict,
     body::{Collected, Collector, Stop},
     drain::DrainToken,
     event,
+    metric::{self, Gauged},
     store::{Claim, StoreKind},
 };
 
@@ -34,6 +36,7 @@ pub(super) struct Run {
     stage: Stage,
     renewal: Option<Renewal>,
     _counted: DrainToken,
+    _gauged: Gauged,
 }
 
 /// How far a run has come, and so what becomes of its claim if it is dropped there.
@@ -48,7 +51,7 @@ enum Stage {
 }
 
 /// What became of the handler: how to settle the claim, and what its caller gets if that works.
-struct Outcome<R, E> {
+struct Ended<R, E> {
     settlement: Settlement,
     reply: Answer<R, E>,
     end: HandlerEnd,
@@ -102,6 +105,7 @@ impl Run {
             stage: Stage::Claimed,
             renewal: renewal.flatten(),
             _counted: guard.settings.drain.token(),
+            _gauged: Gauged::one(metric::IN_FLIGHT_RUNS),
         };
         (run, Request::from_parts(parts, body))
     }
@@ -111,36 +115,54 @@ impl Run {
         mut self,
         ready: S,
         request: Request<RequestBody<B>>,
+        report: &mut Report,
     ) -> Result<Answer<R, S::Error>, Conflict<S::Error>>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
         R: Body,
     {
         self.stage = Stage::Running;
+        report.runs(&self.claim);
         if self.context.is_takeover() {
-            event::takeover(&self.claim);
+            event::takeover(self.claim.key());
         }
-        let outcome = self.run(ready, request).await;
+        let started = report.now();
+        let Ended {
+            settlement,
+            mut reply,
+            end,
+        } = self.run(ready, request).await;
+        report.ran(started);
         drop(self.renewal.take());
-        if outcome.end == HandlerEnd::Interrupted {
+        if end == HandlerEnd::Interrupted {
             Arc::make_mut(&mut self.claim).set_interrupted();
         }
-        self.stage = Stage::Settling(outcome.settlement.clone());
-        let is_saved = matches!(outcome.settlement, Settlement::Complete(_));
-        let settled = self.settle(outcome.settlement).await;
+        self.stage = Stage::Settling(settlement.clone());
+        report.comes_to(settlement.outcome());
+        let asked = report.now();
+        let settled = self.settle(settlement).await;
+        report.waited_for_store(asked);
         self.stage = Stage::Settled;
         self.guard.shared.waiters.wake(self.claim.key());
-        let reply = outcome.reply;
         Ok(match settled {
             Settled::Conflict => return Err(Conflict::new(&self.guard, reply.err())),
-            Settled::AsMeant | Settled::Unheard if outcome.end == HandlerEnd::Conflicted => {
+            Settled::AsMeant(_) if end == HandlerEnd::Conflicted => {
                 return Err(Conflict::new(&self.guard, reply.err()));
             }
-            Settled::AsMeant if is_saved => reply.map(|response| {
-                let retention = self.guard.settings.retention;
-                self.guard.with_expiry(response, retention)
-            }),
-            Settled::AsMeant | Settled::Unheard => reply,
+            Settled::AsMeant(outcome) => {
+                report.comes_to(outcome);
+                // Another answer than the handler's says by itself what it is.
+                if end == HandlerEnd::Answered
+                    && let Ok(response) = &mut reply
+                {
+                    response.extensions_mut().insert(outcome);
+                    if matches!(outcome, Outcome::Saved | Outcome::NotKept) {
+                        self.guard
+                            .tell_expiry(response, self.guard.settings.retention);
+                    }
+                }
+                reply
+            }
             // The wrapped service's own error reaches the caller unchanged, whatever became of the claim.
             Settled::Otherwise(told) => reply.map(|_| self.guard.tell(told)),
         })
@@ -150,7 +172,7 @@ impl Run {
         &self,
         mut ready: S,
         request: Request<RequestBody<B>>,
-    ) -> Outcome<R, S::Error>
+    ) -> Ended<R, S::Error>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
         R: Body,
@@ -160,7 +182,7 @@ impl Run {
         let handler = pin!(catch(async move { ready.call(request).await }));
         match limited(settings.run_limit, handler).await {
             Ok(Ok(Ok(response))) => self.judge(response).await,
-            Ok(Ok(Err(error))) => Outcome {
+            Ok(Ok(Err(error))) => Ended {
                 settlement: Settlement::Abandon,
                 reply: Err(error),
                 end: HandlerEnd::Answered,
@@ -171,8 +193,8 @@ impl Run {
     }
 
     /// The handler was dropped before it answered.
-    fn failed<R, E>(&self, kind: RejectionKind) -> Outcome<R, E> {
-        Outcome {
+    fn failed<R, E>(&self, kind: RejectionKind) -> Ended<R, E> {
+        Ended {
             settlement: Settlement::Abandon,
             reply: Ok(self.guard.refuse(kind)),
             end: HandlerEnd::Interrupted,
@@ -180,7 +202,7 @@ impl Run {
     }
 
     /// Decides by the response's head how to settle, and collects its body if it is to be saved.
-    async fn judge<R: Body, E>(&self, response: Response<R>) -> Outcome<R, E> {
+    async fn judge<R: Body, E>(&self, response: Response<R>) -> Ended<R, E> {
         let (mut parts, body) = response.into_parts();
         // Ours to set, even if the handler passes on the answer of a service that has such a layer.
         let settings = &self.guard.settings;
@@ -201,17 +223,14 @@ impl Run {
                 Ok(saved) => saved,
                 Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
             },
-            Ok(Verdict::Tombstone) => (
-                Settlement::Complete(SavedResponse::tombstone()),
-                ResponseBody::streamed(body),
-            ),
+            Ok(Verdict::Tombstone) => self.not_kept("policy", ResponseBody::streamed(body)),
             Ok(Verdict::Discard | Verdict::Conflict) => {
                 (Settlement::Release, ResponseBody::streamed(body))
             }
             Ok(Verdict::Unknown) => (Settlement::Abandon, ResponseBody::streamed(body)),
             Err(Panicked) => return self.failed(RejectionKind::HandlerFailed),
         };
-        Outcome {
+        Ended {
             settlement,
             reply: Ok(Response::from_parts(parts, body)),
             end,
@@ -227,27 +246,33 @@ impl Run {
     ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
         let settings = &self.guard.settings;
         let mut collector = Collector::new(Box::pin(body), settings.response_limit);
-        let stopped = if content_type_starts_with(&parts.headers, b"text/event-stream") {
-            Ok(Ok(Err(Stop::TooLarge)))
-        } else {
-            limited(settings.collect_limit, pin!(catch(collector.collect()))).await
-        };
-        match stopped {
+        if content_type_starts_with(&parts.headers, b"text/event-stream") {
+            let body = ResponseBody::prefixed(collector.into_rest());
+            return Ok(self.not_kept("stream", body));
+        }
+        let stopped = limited(settings.collect_limit, pin!(catch(collector.collect()))).await;
+        let reason = match stopped {
             Ok(Ok(Ok(()))) => {
                 let Collected { data, trailers } = collector.into_collected();
                 let headers = settings.headers.select(&parts.headers);
                 let saved = SavedResponse::new(parts.status, headers, data, trailers);
                 let body = ResponseBody::collected(saved.collected());
-                Ok((Settlement::Complete(saved), body))
+                return Ok((Settlement::Complete(saved), body));
             }
-            Ok(Ok(Err(Stop::TooLarge))) | Err(_) => {
-                event::not_kept(self.claim.key());
-                let saved = SavedResponse::tombstone();
-                let body = ResponseBody::prefixed(collector.into_rest());
-                Ok((Settlement::Complete(saved), body))
-            }
-            Ok(Ok(Err(Stop::Failed)) | Err(Panicked)) => Err(BodyFailed),
-        }
+            Ok(Ok(Err(Stop::Failed)) | Err(Panicked)) => return Err(BodyFailed),
+            Ok(Ok(Err(Stop::TooLarge))) => "too_large",
+            Err(_elapsed) => "too_slow",
+        };
+        Ok(self.not_kept(reason, ResponseBody::prefixed(collector.into_rest())))
+    }
+
+    fn not_kept<R>(
+        &self,
+        reason: &'static str,
+        body: ResponseBody<R>,
+    ) -> (Settlement, ResponseBody<R>) {
+        event::not_kept(self.claim.key(), reason);
+        (Settlement::Complete(SavedResponse::tombstone()), body)
     }
 }
 

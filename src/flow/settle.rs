@@ -8,7 +8,7 @@ use super::{
     store_call::{ignore, inspect, within},
 };
 use crate::{
-    RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
+    Outcome, RejectionKind, SavedResponse, StoreError, StoreErrorKind, event,
     store::{Claim, RecordState, StoreKind},
 };
 
@@ -22,14 +22,24 @@ pub(super) enum Settlement {
 
 /// Whether it ended so.
 pub(super) enum Settled {
-    /// It did: the caller gets the handler's answer.
-    AsMeant,
-    /// The store has not heard of it yet, or never will: the caller gets the handler's answer all the same.
-    Unheard,
+    /// It did, or will: the caller gets the handler's answer.
+    AsMeant(Outcome),
     /// It did not: the caller gets this instead.
     Otherwise(Told),
     /// The transaction had lost against another one: nothing happened, and the same run may succeed.
     Conflict,
+}
+
+impl Settlement {
+    /// What it makes of the request, if it comes about.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Complete(saved) if saved.is_tombstone() => Outcome::NotKept,
+            Self::Complete(_) => Outcome::Saved,
+            Self::Release => Outcome::Released,
+            Self::Abandon => Outcome::Abandoned,
+        }
+    }
 }
 
 impl Run {
@@ -38,25 +48,24 @@ impl Run {
         if !self.protected {
             if let Settlement::Complete(saved) = settlement {
                 let told = self.tell_unprotected(saved).await;
-                event::settled_unprotected(&self.claim, told);
-                if told {
-                    return Settled::AsMeant;
-                }
+                event::settled_unprotected(self.claim.key(), told);
             }
-            return Settled::Unheard;
+            return Settled::AsMeant(Outcome::Unprotected);
         }
+        let meant = settlement.outcome();
         let result = settle(&self.guard, &self.claim, settlement.clone()).await;
         let Err(error) = result else {
-            return Settled::AsMeant;
+            return Settled::AsMeant(meant);
         };
-        event::settlement_failed(&self.claim, &error);
+        event::settlement_failed(self.claim.key(), &error);
         if error.kind() == StoreErrorKind::LostClaim {
             return Settled::Otherwise(from_record(&self.guard, &self.claim).await);
         }
         match self.guard.kind {
             StoreKind::Lease => {
+                let completes = matches!(settlement, Settlement::Complete(_));
                 self.settle_later(settlement);
-                Settled::Unheard
+                Settled::AsMeant(if completes { Outcome::Owed } else { meant })
             }
             StoreKind::Transaction => self.resolve(settlement, error).await,
         }
@@ -78,7 +87,7 @@ impl Run {
             told
         };
         let elapsed = StoreErrorKind::OutcomeUnknown;
-        let told = within(guard, guard.call_limit, elapsed, call, ignore).await;
+        let told = within(guard, "complete", guard.call_limit, elapsed, call, ignore).await;
         told.is_ok()
     }
 
@@ -111,14 +120,15 @@ impl Run {
             }
             Settlement::Complete(_) => refused(RejectionKind::NotCommitted),
             // Rolled back, or cut off, which is the same to the database.
-            Settlement::Release | Settlement::Abandon => Settled::AsMeant,
+            Settlement::Release | Settlement::Abandon => Settled::AsMeant(settlement.outcome()),
         }
     }
 
     /// The same completion once more: the store writes nothing then, it tells what became of the first.
     async fn ask_again(&self, completion: Settlement) -> Settled {
+        let meant = completion.outcome();
         match settle(&self.guard, &self.claim, completion).await {
-            Ok(()) => Settled::AsMeant,
+            Ok(()) => Settled::AsMeant(meant),
             Err(error) => match error.kind() {
                 StoreErrorKind::RolledBack => refused(RejectionKind::NotCommitted),
                 StoreErrorKind::Conflict => Settled::Conflict,
@@ -130,7 +140,7 @@ impl Run {
                 | StoreErrorKind::Full
                 | StoreErrorKind::Unavailable
                 | StoreErrorKind::Other => {
-                    event::outcome_pending(&self.claim);
+                    event::outcome_pending(self.claim.key());
                     refused(RejectionKind::OutcomePending)
                 }
             },
@@ -158,10 +168,11 @@ pub(super) async fn tell(
     settlement: Settlement,
     limit: Duration,
 ) -> Result<(), StoreError> {
-    let elapsed = match settlement {
+    let (name, elapsed) = match settlement {
         // Nobody knows then whether it was written.
-        Settlement::Complete(_) => StoreErrorKind::OutcomeUnknown,
-        Settlement::Release | Settlement::Abandon => StoreErrorKind::Unavailable,
+        Settlement::Complete(_) => ("complete", StoreErrorKind::OutcomeUnknown),
+        Settlement::Release => ("release", StoreErrorKind::Unavailable),
+        Settlement::Abandon => ("abandon", StoreErrorKind::Unavailable),
     };
     let (store, claim) = (Arc::clone(&guard.store), Arc::clone(claim));
     let retention = guard.settings.retention;
@@ -172,7 +183,7 @@ pub(super) async fn tell(
             Settlement::Abandon => store.abandon(&claim, retention).await,
         }
     };
-    within(guard, limit, elapsed, call, ignore).await
+    within(guard, name, limit, elapsed, call, ignore).await
 }
 
 /// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.

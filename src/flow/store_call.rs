@@ -15,15 +15,22 @@ use super::{
     limit::limited,
     unwind::{Panicked, catch},
 };
-use crate::{RecordKey, StoreError, StoreErrorKind, config::Settings, store::Record};
+use crate::{
+    RecordKey, StoreError, StoreErrorKind,
+    config::Settings,
+    event,
+    metric::{self, Gauged},
+    store::Record,
+};
 
 /// Waits for a call of the store, at most for `limit`; then the error has the kind `elapsed`.
 ///
 /// The limit ends the wait, and so does a caller that goes away, but never the call: a `BEGIN` or `COMMIT` that is dropped
 /// half-way leaves a pooled connection inside a transaction, or commits unseen. The call then goes on by itself,
-/// and what it finds is given to `late`. A call that panics has failed, and is no reason to give up a run.
+/// and what it finds is given to `late`. `name` is for the metrics. A call that panics has failed, and is no reason to give up a run.
 pub(super) async fn within<T: Send + 'static>(
     guard: &Guard,
+    name: &'static str,
     limit: Duration,
     elapsed: StoreErrorKind,
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -38,7 +45,10 @@ pub(super) async fn within<T: Send + 'static>(
         shared: Arc::clone(&guard.shared),
         runtime: Handle::current(),
     };
-    match limited(limit, Pin::new(&mut call)).await {
+    let started = metric::now();
+    let waited = limited(limit, Pin::new(&mut call)).await;
+    metric::store_call(name, started, &waited);
+    match waited {
         Ok(result) => result,
         Err(cause) => Err(StoreError::new(elapsed, cause)),
     }
@@ -49,7 +59,19 @@ pub(super) async fn inspect(guard: &Guard, key: RecordKey) -> Result<Option<Reco
     let store = Arc::clone(&guard.store);
     let inspection = async move { store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
-    within(guard, guard.call_limit, elapsed, inspection, ignore).await
+    let record = within(
+        guard,
+        "inspect",
+        guard.call_limit,
+        elapsed,
+        inspection,
+        ignore,
+    )
+    .await;
+    if let Err(error) = &record {
+        event::inspect_failed(&key, error);
+    }
+    record
 }
 
 /// For calls whose late result changes nothing.
@@ -110,17 +132,23 @@ impl LateCalls {
 }
 
 /// One of them. It counts until it is dropped, be it with a runtime that ends.
-struct LateCall(Arc<Shared>);
+struct LateCall {
+    shared: Arc<Shared>,
+    _gauged: Gauged,
+}
 
 impl LateCall {
     fn new(shared: &Arc<Shared>) -> Self {
         shared.late_calls.0.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(shared))
+        Self {
+            shared: Arc::clone(shared),
+            _gauged: Gauged::one(metric::LATE_CALLS),
+        }
     }
 }
 
 impl Drop for LateCall {
     fn drop(&mut self) {
-        self.0.late_calls.0.fetch_sub(1, Ordering::Relaxed);
+        self.shared.late_calls.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -5,6 +5,7 @@ use tower_service::Service;
 
 use super::{
     Guard, background,
+    report::Report,
     reserve::{Claimed, Told, Turn, reserve},
     store_call::inspect,
     subject::Subject,
@@ -27,18 +28,22 @@ pub(super) async fn claim<S, Q>(
     guard: &Arc<Guard>,
     subject: &Subject,
     ready: S,
+    report: &mut Report,
 ) -> Result<Start<S>, S::Error>
 where
     S: Service<Q> + Clone,
 {
-    match (reserve(guard, subject).await, guard.settings.on_in_flight) {
+    match (
+        reserve(guard, subject, report).await,
+        guard.settings.on_in_flight,
+    ) {
         (Turn::Run(claimed), _) => Ok(Start::Run(ready, claimed)),
         (Turn::Tell(Told::InFlight { .. }), OnInFlight::Wait(limit)) => {
             let unready = ready.clone();
             // Its permit would keep others from running, the one that is waited for among them.
             drop(ready);
             // Boxed: few requests wait, and all would have to make room for it.
-            Box::pin(wait(guard, subject, unready, limit)).await
+            Box::pin(wait(guard, subject, unready, limit, report)).await
         }
         (Turn::Tell(told), _) => Ok(Start::Tell(told)),
     }
@@ -54,6 +59,7 @@ async fn wait<S, Q>(
     subject: &Subject,
     unready: S,
     limit: Duration,
+    report: &mut Report,
 ) -> Result<Start<S>, S::Error>
 where
     S: Service<Q> + Clone,
@@ -66,12 +72,12 @@ where
     };
     let mut pause = PAUSE.0;
     loop {
-        let turn = match look(guard, subject).await {
+        let turn = match look(guard, subject, report).await {
             Look::Running => None,
             Look::Failed => {
                 return Ok(Start::Tell(Told::Refusal(RejectionKind::StoreUnavailable)));
             }
-            Look::Answered => Some((reserve(guard, subject).await, None)),
+            Look::Answered => Some((reserve(guard, subject, report).await, None)),
             Look::Free => {
                 let mut service = unready.clone();
                 let ready = poll_fn(|cx| service.poll_ready(cx));
@@ -79,7 +85,7 @@ where
                     Ok(ready) => ready?,
                     Err(_elapsed) => return Ok(Start::Tell(Told::IN_FLIGHT)),
                 }
-                Some((reserve(guard, subject).await, Some(service)))
+                Some((reserve(guard, subject, report).await, Some(service)))
             }
         };
         match turn {
@@ -118,8 +124,11 @@ enum Look {
     Failed,
 }
 
-async fn look(guard: &Guard, subject: &Subject) -> Look {
-    match inspect(guard, subject.record_key).await {
+async fn look(guard: &Guard, subject: &Subject, report: &mut Report) -> Look {
+    let asked = report.now();
+    let record = inspect(guard, subject.record_key).await;
+    report.waited_for_store(asked);
+    match record {
         Ok(Some(record)) if record.fingerprint != subject.fingerprint => Look::Answered,
         Ok(Some(record)) => match record.state {
             RecordState::InFlight { .. } => Look::Running,

@@ -9,7 +9,11 @@ use std::{
 
 use tokio::sync::watch;
 
-use crate::{RecordKey, config::Settings};
+use crate::{
+    RecordKey,
+    config::Settings,
+    metric::{self, Gauged},
+};
 
 /// The requests that wait in this process, by the key that they wait for.
 #[derive(Debug, Default)]
@@ -46,6 +50,7 @@ impl Waiters {
             waiters: self,
             key,
             ended: waited.ended.subscribe(),
+            _gauged: Gauged::one(metric::WAITING),
         })
     }
 
@@ -70,6 +75,7 @@ pub(super) struct Ticket<'a> {
     waiters: &'a Waiters,
     key: RecordKey,
     ended: watch::Receiver<()>,
+    _gauged: Gauged,
 }
 
 impl Ticket<'_> {

@@ -1,4 +1,4 @@
-//! Private database servers for tests, and what stands between a pool and a server: PgBouncer, and a proxy with faults.
+//! Private servers for tests: databases, what stands between a pool and a server (PgBouncer, a proxy with faults), and Prometheus.
 //!
 //! [`postgres()`], [`mariadb()`], [`redis()`] and [`valkey()`] give the one server of this test binary, started at first use. It belongs to all of
 //! its tests at once: each takes a database of its own ([`Postgres::database`]). A test that freezes, kills or configures
@@ -28,6 +28,7 @@ mod place;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
+mod prometheus;
 mod proxy;
 #[cfg(feature = "redis")]
 mod redis;
@@ -42,6 +43,7 @@ pub use mariadb::{MariaDb, mariadb};
 pub use pgbouncer::PgBouncer;
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, postgres};
+pub use prometheus::Prometheus;
 pub use proxy::{Fault, Proxy, Rule, Strikes};
 #[cfg(feature = "redis")]
 pub use redis::{DURABLE, Redis, redis, valkey};

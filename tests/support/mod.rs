@@ -12,6 +12,8 @@
 )]
 
 pub mod body;
+#[cfg(feature = "tracing")]
+pub mod capture;
 pub mod database;
 pub mod faulty;
 pub mod handler;
