@@ -6,6 +6,7 @@
 #![allow(
     clippy::indexing_slicing,
     clippy::panic,
+    clippy::wildcard_enum_match_arm,
     reason = "a bench fails by panicking"
 )]
 
