@@ -150,7 +150,7 @@ async fn open(server: &servers::Redis) -> Bench {
         .get_multiplexed_async_connection()
         .await
         .expect("a connection");
-    let store = RedisStore::new(&client);
+    let store = RedisStore::new(client);
     let done = random_key();
     let Ok(Reservation::Acquired(claim)) = store.reserve(&done, &fingerprint(), &terms()).await
     else {

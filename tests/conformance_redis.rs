@@ -45,7 +45,7 @@ fn harness(store: RedisStore) -> Option<OnServer> {
 }
 
 fn store_at(url: &str) -> RedisStore {
-    RedisStore::new(&Client::open(url).expect("a client"))
+    RedisStore::new(Client::open(url).expect("a client"))
 }
 
 async fn alone() -> Option<OnServer> {

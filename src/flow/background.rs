@@ -10,6 +10,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
+    sync::Notify,
     time::{Instant, sleep},
 };
 
@@ -86,7 +87,11 @@ async fn repeat(guard: &Guard, claim: &Arc<Claim>, settlement: Settlement) {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match tell(guard, claim, settlement.clone(), left).await {
-            Ok(()) => return,
+            Ok(()) => {
+                // It is back, and others may be told as well.
+                guard.shared.settlements.hurry();
+                return;
+            }
             Err(error) => {
                 event::settlement_failed(claim.key(), &error);
                 if error.kind() == StoreErrorKind::LostClaim || Instant::now() >= deadline {
@@ -94,8 +99,10 @@ async fn repeat(guard: &Guard, claim: &Arc<Claim>, settlement: Settlement) {
                 }
             }
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(guard.settings.lease / 3);
+        tokio::select! {
+            () = sleep(pause) => pause = (pause * 2).min(guard.settings.lease / 3),
+            () = guard.shared.settlements.hurried.notified() => {}
+        }
     }
 }
 
@@ -120,9 +127,16 @@ fn spawn<F: Future<Output = ()> + Send + 'static>(
 pub(super) struct Settlements {
     count: AtomicUsize,
     bytes: AtomicUsize,
+    hurried: Notify,
 }
 
 impl Settlements {
+    /// Has one of them told now. Without this, a store that is back would have to wait for the end of their pauses, while new
+    /// requests are refused.
+    pub(super) fn hurry(&self) {
+        self.hurried.notify_one();
+    }
+
     pub(super) fn are_full(&self, settings: &Settings) -> bool {
         self.count.load(Ordering::Relaxed) >= settings.settlements
             || self.bytes.load(Ordering::Relaxed) >= settings.settlement_bytes

@@ -35,7 +35,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether the store owes so many answers that it counts as unreachable: no more is to be kept in memory for it.
+    /// Whether the store has left so much unanswered that no more is to be kept in memory for it.
     pub(super) fn is_overdue(&self, settings: &Settings) -> bool {
         self.settlements.are_full(settings) || self.late_calls.are_too_many(settings)
     }

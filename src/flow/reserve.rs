@@ -62,6 +62,12 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut 
         }
     }
     match answer {
+        // What the store can't be told of would grow without end. Only a layer that runs unprotected comes here with that.
+        Ok(Reservation::Acquired(claim)) if guard.shared.settlements.are_full(&guard.settings) => {
+            background::give_back(guard, Arc::new(claim));
+            guard.shared.settlements.hurry();
+            Turn::refuse(RejectionKind::StoreUnavailable)
+        }
         Ok(Reservation::Acquired(claim)) => Turn::Run(Claimed {
             claim,
             asked,
@@ -90,8 +96,8 @@ async fn ask(
     fingerprint: Fingerprint,
     report: &mut Report,
 ) -> Result<Reservation, StoreError> {
-    if guard.shared.is_overdue(&guard.settings) {
-        let message = "too much that it was told or asked before is unanswered";
+    if guard.shared.late_calls.are_too_many(&guard.settings) {
+        let message = "too many earlier calls have not been answered";
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));
     }
     let (store, key) = (Arc::clone(&guard.store), subject.record_key);

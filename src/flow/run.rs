@@ -139,7 +139,7 @@ impl Run {
         }
         self.stage = Stage::Settling(settlement.clone());
         report.comes_to(settlement.outcome());
-        let asked = report.now();
+        let (asked, told) = (report.now(), Instant::now());
         let settled = self.settle(settlement).await;
         report.waited_for_store(asked);
         self.stage = Stage::Settled;
@@ -157,8 +157,9 @@ impl Run {
                 {
                     response.extensions_mut().insert(outcome);
                     if matches!(outcome, Outcome::Saved | Outcome::NotKept) {
-                        self.guard
-                            .tell_expiry(response, self.guard.settings.retention);
+                        // The retention counts from some moment since then.
+                        let left = self.guard.settings.retention.saturating_sub(told.elapsed());
+                        self.guard.tell_expiry(response, left);
                     }
                 }
                 reply

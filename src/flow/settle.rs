@@ -46,9 +46,16 @@ impl Run {
     /// Settles the claim. After the handler has answered with something to be saved, no path from here frees the key.
     pub(super) async fn settle(&self, settlement: Settlement) -> Settled {
         if !self.protected {
-            if let Settlement::Complete(saved) = settlement {
-                let told = self.tell_unprotected(saved).await;
-                event::settled_unprotected(self.claim.key(), told);
+            match settlement {
+                Settlement::Complete(saved) => {
+                    let told = self.tell_unprotected(saved).await;
+                    event::settled_unprotected(self.claim.key(), told);
+                }
+                // The store may have claimed the key and lost its answer only.
+                Settlement::Release if !self.guard.shared.is_overdue(&self.guard.settings) => {
+                    background::give_back(&self.guard, Arc::clone(&self.claim));
+                }
+                Settlement::Release | Settlement::Abandon => {}
             }
             return Settled::AsMeant(Outcome::Unprotected);
         }

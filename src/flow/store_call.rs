@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::timeout};
 
 use super::{
     Guard, Shared,
@@ -42,6 +42,7 @@ pub(super) async fn within<T: Send + 'static>(
     };
     let mut call = StoreCall {
         pending: Some((Box::pin(call), late)),
+        limit: Some(limit),
         shared: Arc::clone(&guard.shared),
         runtime: Handle::current(),
     };
@@ -50,7 +51,10 @@ pub(super) async fn within<T: Send + 'static>(
     metric::store_call(name, started, &waited);
     match waited {
         Ok(result) => result,
-        Err(cause) => Err(StoreError::new(elapsed, cause)),
+        Err(cause) => {
+            call.limit = None;
+            Err(StoreError::new(elapsed, cause))
+        }
     }
 }
 
@@ -91,6 +95,8 @@ fn panicked(elapsed: StoreErrorKind) -> StoreError {
 
 struct StoreCall<T: Send + 'static, L: FnOnce(T) + Send + 'static> {
     pending: Option<(Call<T>, L)>,
+    /// None once it is over.
+    limit: Option<Duration>,
     shared: Arc<Shared>,
     /// Kept, because a future may be dropped outside of its runtime.
     runtime: Handle,
@@ -111,17 +117,28 @@ impl<T: Send, L: FnOnce(T) + Send + Unpin> Future for StoreCall<T, L> {
 
 impl<T: Send + 'static, L: FnOnce(T) + Send + 'static> Drop for StoreCall<T, L> {
     fn drop(&mut self) {
-        if let Some((call, late)) = self.pending.take() {
-            let counted = LateCall::new(&self.shared);
+        if let Some((mut call, late)) = self.pending.take() {
+            let (limit, shared) = (self.limit, Arc::clone(&self.shared));
             self.runtime.spawn(async move {
-                late(call.await);
-                drop(counted);
+                // A caller that went away says nothing about the store.
+                let in_time = match limit {
+                    Some(limit) => timeout(limit, &mut call).await.ok(),
+                    None => None,
+                };
+                match in_time {
+                    Some(result) => late(result),
+                    None => {
+                        let counted = LateCall::new(&shared);
+                        late(call.await);
+                        drop(counted);
+                    }
+                }
             });
         }
     }
 }
 
-/// How many calls go on although nobody waits for them any more. A store that hangs must not gather them without end.
+/// How many calls go on after their limit. A store that hangs must not gather them without end.
 #[derive(Debug, Default)]
 pub(super) struct LateCalls(AtomicUsize);
 

@@ -57,6 +57,7 @@ pub(super) async fn read<B: Body>(
     let scope = scope.ok_or(RejectionKind::MissingScope)?;
     // The store would not be asked: no body is collected for that.
     if settings.on_store_failure == OnStoreFailure::Refuse && guard.shared.is_overdue(settings) {
+        guard.shared.settlements.hurry();
         return Err(RejectionKind::StoreUnavailable.into());
     }
 

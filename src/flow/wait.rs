@@ -1,4 +1,4 @@
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{borrow::Cow, future::poll_fn, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_service::Service;
@@ -10,7 +10,10 @@ use super::{
     store_call::inspect,
     subject::Subject,
 };
-use crate::{OnInFlight, RejectionKind, jitter, store::RecordState};
+use crate::{
+    OnInFlight, RejectionKind, jitter,
+    store::{Nonce, RecordState},
+};
 
 /// The first pause between two looks at the store, and the longest. A look comes after a random part of it, half at least, so that
 /// many who wait don't ask all at once.
@@ -70,14 +73,15 @@ where
     let Some(mut ticket) = waiters.subscribe(subject.record_key, &guard.settings) else {
         return Ok(Start::Tell(Told::IN_FLIGHT));
     };
+    let mut subject = Cow::Borrowed(subject);
     let mut pause = PAUSE.0;
     loop {
-        let turn = match look(guard, subject, report).await {
+        let turn = match look(guard, &subject, report).await {
             Look::Running => None,
             Look::Failed => {
                 return Ok(Start::Tell(Told::Refusal(RejectionKind::StoreUnavailable)));
             }
-            Look::Answered => Some((reserve(guard, subject, report).await, None)),
+            Look::Answered => Some((reserve(guard, &subject, report).await, None)),
             Look::Free => {
                 let mut service = unready.clone();
                 let ready = poll_fn(|cx| service.poll_ready(cx));
@@ -85,7 +89,7 @@ where
                     Ok(ready) => ready?,
                     Err(_elapsed) => return Ok(Start::Tell(Told::IN_FLIGHT)),
                 }
-                Some((reserve(guard, subject, report).await, Some(service)))
+                Some((reserve(guard, &subject, report).await, Some(service)))
             }
         };
         match turn {
@@ -93,7 +97,11 @@ where
             Some((Turn::Tell(told), _)) => return Ok(Start::Tell(told)),
             Some((Turn::Run(claimed), Some(service))) => return Ok(Start::Run(service, claimed)),
             // The record expired between the two calls, and nothing is ready to run. The next round looks again.
-            Some((Turn::Run(claimed), None)) => give_up(guard, claimed),
+            Some((Turn::Run(claimed), None)) => {
+                give_up(guard, claimed);
+                // What gives that claim back may come late or twice, and must not meet a later one.
+                subject.to_mut().nonce = Nonce::random();
+            }
         }
         let woken = tokio::select! {
             biased;

@@ -21,7 +21,7 @@ use tower_idempotency::{
 use crate::servers::Redis;
 
 pub(crate) fn store_at(url: &str) -> RedisStore {
-    RedisStore::new(&Client::open(url).unwrap())
+    RedisStore::new(Client::open(url).unwrap())
 }
 
 /// The name of the key's record.

@@ -19,13 +19,22 @@ fn kind(error: &RedisError) -> StoreErrorKind {
                     | ServerErrorKind::TryAgain
             )
     );
-    match error.code() {
+    match code(error).as_deref() {
         Some("OOM") => StoreErrorKind::Full,
         // Somebody's script has been running for seconds.
         Some("BUSY") => StoreErrorKind::Unavailable,
         _ if is_away => StoreErrorKind::Unavailable,
         _ => StoreErrorKind::Other,
     }
+}
+
+/// The server's own code, also of the first command that failed of several.
+fn code(error: &RedisError) -> Option<String> {
+    if let Some(code) = error.code() {
+        return Some(code.to_owned());
+    }
+    let errors = error.clone().into_server_errors()?;
+    errors.first().map(|(_, error)| error.code().to_owned())
 }
 
 /// Whether the connection is gone, or leads to what is a replica by now: another one may do better.

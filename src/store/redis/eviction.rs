@@ -10,6 +10,12 @@ use crate::{StoreError, StoreErrorKind};
 
 /// Refuses a server, or a node of a cluster, that evicts.
 pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), StoreError> {
+    // What fails here would fail again; only `CONFIG` itself may be refused.
+    let reached: Value = connections
+        .send(Message::ToMasters(&redis::cmd("PING")))
+        .await
+        .map_err(failed)?;
+    drop(reached);
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg(SETTING);
     let answer = connections.send(Message::ToMasters(&command)).await;
@@ -30,7 +36,7 @@ pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), Sto
         // `allkeys-*` and `volatile-*` alike: every record has an expiry.
         if policy != "noeviction" {
             let message = format!(
-                "the server's {SETTING} is {policy}: it may drop the record of a key, whose operation then runs twice; \\
+                "the server's {SETTING} is {policy}: it may drop the record of a key, whose operation then runs twice; \
                  set it to noeviction, or say allow_eviction()"
             );
             return Err(StoreError::new(StoreErrorKind::Other, message));

@@ -31,7 +31,7 @@ use crate::{
 /// # async fn make() -> Result<(), Box<dyn std::error::Error>> {
 /// use tower_idempotency::RedisStore;
 ///
-/// let store = RedisStore::new(&redis::Client::open("redis://localhost")?);
+/// let store = RedisStore::new(redis::Client::open("redis://localhost")?);
 /// store.check().await?;
 /// # Ok(())
 /// # }
@@ -48,19 +48,21 @@ use crate::{
 ///
 /// - `maxmemory-policy noeviction`, which is the default: any other may drop records before their time, and is [refused](Self::check).
 ///   A server that is full refuses new keys with [`Full`](StoreErrorKind::Full), and takes the responses of those that it has.
-/// - Memory: about 250 bytes for each record, and its response.
+/// - Memory: about 280 bytes for each record, and its response.
 /// - The user needs `+evalsha +eval +getrange +get +set +del +pexpire +pttl +time +ping` on `~prefix:*`, `+config|get` for the check,
-///   and `+wait` for replicas.
+///   `+wait` for replicas, `+cluster|slots` on a cluster, and `+select` for a numbered database.
 /// - [`purge_expired`](Store::purge_expired) does nothing, and no [`Purger`](crate::Purger) is needed.
 ///
 /// # The connection
 ///
 /// The store makes one of its own when it is first used, shares it among all calls, and makes a new one when it is lost, doesn't
-/// answer for 30 seconds, or leads to a server that has become a replica. What failed because the connection was lost is sent once
+/// answer for 30 seconds, or leads to a server that has become a replica. (Calls that wait for replicas share another one.) What failed because the connection was lost is sent once
 /// more, since every call may be repeated. TLS, the user and the database are the client's.
 #[derive(Clone)]
 pub struct RedisStore {
     connections: Arc<Connections>,
+    /// For what waits for replicas, which holds up all that is sent behind it.
+    waiting: Arc<Connections>,
     prefix: String,
     replicas: Option<Replicas>,
     /// Whether the server's eviction policy is known to be right, or doesn't matter.
@@ -77,8 +79,9 @@ struct Replicas {
 impl RedisStore {
     /// A store on one server, or on whatever serves the client's address: behind a name that follows a failover, it does too.
     #[must_use]
-    pub fn new(client: &Client) -> Self {
-        Self::over(Connections::to_server(client))
+    pub fn new(client: Client) -> Self {
+        let connections = || Connections::to_server(&client);
+        Self::over([connections(), connections()])
     }
 
     /// A store on a cluster, over whose nodes the records are spread.
@@ -86,12 +89,15 @@ impl RedisStore {
     /// The client should have a `response_timeout` (a second or two), so that a node that hangs is noticed.
     #[must_use]
     pub fn cluster(client: ClusterClient) -> Self {
-        Self::over(Connections::to_cluster(client))
+        let connections = || Connections::to_cluster(client.clone());
+        Self::over([connections(), connections()])
     }
 
-    fn over(connections: Connections) -> Self {
+    fn over(connections: [Connections; 2]) -> Self {
+        let [connections, waiting] = connections.map(Arc::new);
         Self {
-            connections: Arc::new(connections),
+            connections,
+            waiting,
             prefix: "tower-idempotency".to_owned(),
             replicas: None,
             checked: Arc::default(),
@@ -120,7 +126,8 @@ impl RedisStore {
     /// they don't have is the caller's all the same, and sent again in the background. What a failover loses is then what the
     /// new master didn't have, although enough others did: it is less likely, not impossible.
     ///
-    /// The server holds up whatever else this store asks of it on the same connection, up to `limit`.
+    /// Such calls have a connection of their own, on which each is held up by those before it: while a replica hangs, claims take
+    /// up to `limit` one after the other. Renewals, replays of waiters and what an operator asks are not held up.
     ///
     /// # Panics
     ///
@@ -138,8 +145,8 @@ impl RedisStore {
 
     /// Accepts a server that may evict records before their time: a retry then runs the operation again.
     #[must_use]
-    pub fn allow_eviction(self) -> Self {
-        self.checked.store(true, Ordering::Relaxed);
+    pub fn allow_eviction(mut self) -> Self {
+        self.checked = Arc::new(AtomicBool::new(true));
         self
     }
 
@@ -223,7 +230,7 @@ impl RedisStore {
         both.cmd("WAIT")
             .arg(replicas.count)
             .arg(millis(replicas.limit));
-        self.connections.send(Message::Together(&both)).await
+        self.waiting.send(Message::Together(&both)).await
     }
 
     async fn settle(

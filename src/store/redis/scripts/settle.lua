@@ -9,8 +9,10 @@ if record ~= '' then
     elseif nonce_of(record) ~= nonce_of(settled) then
         return 0
     elseif state_of(record) == state_of(settled) then
-        -- Done before. Written all the same: nothing but a write can be waited for until the replicas have it.
-        return failed('PEXPIRE', KEYS[1], redis.call('PTTL', KEYS[1])) or 1
+        -- Done before. Written all the same: nothing but a write can be waited for until the replicas have it. What somebody has
+        -- freed of its expiry gets one again.
+        local left = redis.call('PTTL', KEYS[1])
+        return failed('PEXPIRE', KEYS[1], left > 0 and left or retention) or 1
     elseif state_of(record) ~= RUNNING then
         return 0
     end
