@@ -54,14 +54,16 @@ pub fn example(name: &str) -> PathBuf {
 pub async fn listening(server: &mut Child) -> SocketAddr {
     let output = server.stdout.take().expect("its output");
     let mut lines = BufReader::new(output).lines();
-    let line = timeout(LIMIT, lines.next_line())
-        .await
-        .expect("a server that starts")
-        .expect("its output")
-        .expect("a line");
-    let address = line.strip_prefix("listening on http://");
-    let address = address.expect("an address");
-    address.parse().expect("an address")
+    let told = async {
+        loop {
+            let line = lines.next_line().await.expect("its output");
+            let line = line.expect("a server that starts");
+            if let Some(address) = line.strip_prefix("listening on http://") {
+                return address.parse().expect("an address");
+            }
+        }
+    };
+    timeout(LIMIT, told).await.expect("a server that starts")
 }
 
 /// A client that keeps no connections, so that each request is its own.
