@@ -62,13 +62,12 @@ async fn run_again_runs_a_key_at_least_once_and_never_twice_at_a_time() {
     assert!(most > 1, "nothing was taken over");
 }
 
-/// The attempt number and the fence grow, and a run starts when the one before it has ended or died.
+/// The attempt number and the fence grow, and a run starts when the one before it has ended or died. (One that died before its
+/// handler started is not written down, and counts.)
 fn assert_one_at_a_time(key: &str, runs: &[Run]) {
-    for (attempt, run) in (1..).zip(runs) {
-        assert_eq!(run.attempt, attempt, "{key}: {runs:?}");
-    }
     for pair in runs.windows(2) {
         let (run, next) = (&pair[0], &pair[1]);
+        assert!(run.attempt < next.attempt, "{key}: {runs:?}");
         assert!(run.fence < next.fence, "{key}: {runs:?}");
         // A run of some milliseconds that was held up for most of its lease was not renewed.
         let held_up = next.start - run.start > LEASE.as_millis() / 3 * 2;
