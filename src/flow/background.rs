@@ -18,7 +18,12 @@ use super::{
     renewal::keep_renewed,
     settle::{Settlement, settle, tell},
 };
-use crate::{SavedResponse, StoreErrorKind, config::Settings, event, store::Claim};
+use crate::{
+    SavedResponse, StoreErrorKind,
+    config::Settings,
+    event,
+    store::{Claim, Takeover},
+};
 
 /// The pause after the first failure; it doubles up to a third of the lease.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -59,9 +64,14 @@ pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>) {
 }
 
 /// Gives back what a reservation may have claimed whose answer was lost: its handler never runs, and a lapsed lease would
-/// read as a run of unknown outcome. Once is all, or every request to a store that is down would leave work behind.
+/// read as a run of unknown outcome. Where it may have been a takeover, it must go on reading so.
+/// Once is all, or every request to a store that is down would leave work behind.
 pub(super) fn give_back(guard: &Arc<Guard>, claim: Arc<Claim>) {
-    once(guard, claim, Settlement::Release);
+    let settlement = match guard.settings.takeover {
+        Takeover::Refuse => Settlement::Release,
+        Takeover::RunAgain => Settlement::Abandon,
+    };
+    once(guard, claim, settlement);
 }
 
 fn once(guard: &Arc<Guard>, claim: Arc<Claim>, settlement: Settlement) {

@@ -163,6 +163,8 @@ pub(super) async fn tell(
     let call = async move {
         match settlement {
             Settlement::Complete(saved) => store.complete(&claim, &saved, retention).await,
+            // That this run had no effect says nothing of the one that it took over from: the next one must be told, too.
+            Settlement::Release if claim.attempt() > 1 => store.abandon(&claim, retention).await,
             Settlement::Release => store.release(&claim).await,
             Settlement::Abandon => store.abandon(&claim, retention).await,
         }
