@@ -97,7 +97,7 @@ impl Caller {
                 }
             })?;
             let (head, body) = response.into_parts();
-            let body = body.collect().await.map_err(|_| Unanswered::Broken)?;
+            let body = body.collect().await.map_err(|_broken| Unanswered::Broken)?;
             Ok(Answer {
                 status: head.status,
                 headers: head.headers,
