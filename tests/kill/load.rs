@@ -272,6 +272,7 @@ impl Outcome {
     }
 
     /// Likewise, where the store was killed and the apps were not.
+    #[cfg(feature = "redis")]
     pub(crate) fn assert_met_an_outage(&self) {
         let refused = self.counts.asked_to_retry.get("store_unavailable");
         assert_ne!(refused, None, "no request met a kill");
