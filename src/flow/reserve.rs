@@ -106,7 +106,7 @@ async fn ask(
                 .as_ref()
                 .is_err_and(|error| may_have_claimed(&asking, error))
             {
-                background::give_back(&asking, Arc::new(unheard));
+                background::give_back(&asking, unheard);
             }
             answer
         },
