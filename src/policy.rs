@@ -13,6 +13,7 @@ pub enum Verdict {
     /// The operation is done: retries get this response. In a transaction store the handler's writes commit.
     Save,
     /// Nothing happened: a retry runs the handler again. In a transaction store the handler's writes are rolled back.
+    /// A [takeover](crate::IdempotencyContext::is_takeover) says so of itself only: the retry is told of the run before it, too.
     Discard,
     /// Something may have happened: the [takeover policy](crate::store::Takeover) decides what a retry does.
     /// In a transaction store the handler's writes are rolled back and a retry runs.

@@ -210,6 +210,49 @@ async fn a_late_owner_releases_nobody_else_s_claim() {
     assert_eq!(probe.runs(), 2);
 }
 
+/// How a second attempt ends without an effect.
+#[derive(Clone, Copy, Debug)]
+enum GivesBack {
+    /// Its handler says that nothing happened.
+    Discards,
+    /// Nobody waits for its claim any more when that comes, so that its handler doesn't run.
+    ComesLate,
+    /// Nobody ever hears of its claim.
+    IsLost,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_that_had_no_effect_doesn_t_forget_the_run_before_it() {
+    for second in [GivesBack::Discards, GivesBack::ComesLate, GivesBack::IsLost] {
+        let store = memory();
+        let probe = Probe::answering(move |run| match (run, second) {
+            (1, _) => Ok(answer(StatusCode::BAD_GATEWAY, "charged, perhaps")),
+            (2, GivesBack::Discards) => Ok(answer(StatusCode::NOT_FOUND, "no such account")),
+            _ => Ok(created(run)),
+        });
+        let service = layer(&store, Takeover::RunAgain).layer(probe.service::<Body>());
+        assert_eq!(send(&service, post("k", "{}")).await.status(), 502);
+        match second {
+            GivesBack::Discards => {}
+            GivesBack::ComesLate => {
+                store.then(Call::Reserve, Fault::AnswersLate);
+            }
+            GivesBack::IsLost => {
+                let lost = Fault::LosesAnswer(StoreErrorKind::Unavailable);
+                store.then(Call::Reserve, lost);
+            }
+        }
+        let given_back = send(&service, post("k", "{}")).await.status();
+        store.let_go();
+        pass(Duration::from_secs(1)).await;
+        let third = send(&service, post("k", "{}")).await;
+
+        assert!(given_back == 404 || given_back == 503, "{second:?}");
+        assert_eq!(third.status(), StatusCode::CREATED, "{second:?}");
+        assert!(probe.context(probe.runs()).is_takeover(), "{second:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_crash_the_lease_blocks_the_key_and_then_the_takeover_policy_decides() {
     for takeover in [Takeover::Refuse, Takeover::RunAgain] {

@@ -50,6 +50,61 @@ async fn a_charge_is_made_once_and_its_answer_replayed(database: Database) {
     assert_eq!(database.charges_under(&key).await, 1);
 }
 
+#[cfg(feature = "memory")]
+#[tokio::test]
+async fn the_keys_may_be_in_memory() {
+    the_same_handlers_work_on_a_lease_store("memory:").await;
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_may_be_in_redis() {
+    if let Some(redis) = tokio::task::block_in_place(servers::redis) {
+        the_same_handlers_work_on_a_lease_store(redis.url()).await;
+    }
+}
+
+#[cfg(any(feature = "memory", feature = "redis"))]
+async fn the_same_handlers_work_on_a_lease_store(url: &str) {
+    let database = Database::sqlite();
+    let app = App::start_with(&database, &[("STORE_URL", url)]).await;
+    let client = app.client();
+
+    let keys = [fresh_key(), fresh_key(), fresh_key()];
+    let charge = client.charge(&keys[0], &order("tok_visa")).await;
+    assert_eq!(charge.status, StatusCode::CREATED);
+    let refund = client.refund("alice", &keys[1], &charge.id()).await;
+    assert_eq!(refund.status, StatusCode::CREATED);
+    for (first, again) in [
+        (&charge, client.charge(&keys[0], &order("tok_visa")).await),
+        (
+            &refund,
+            client.refund("alice", &keys[1], &charge.id()).await,
+        ),
+    ] {
+        assert!(again.is_replay());
+        assert_eq!(again.lasting(), first.lasting());
+    }
+    let refused = client.refund("alice", &keys[2], &charge.id()).await;
+    assert_eq!(refused.code(), "already_refunded");
+
+    // What failed before its commit left nothing: a 4xx frees the key, and after a 5xx nobody knows.
+    for (card, codes) in [
+        ("tok_declined", ["card_declined", "card_declined"]),
+        ("tok_error", ["internal", "outcome_unknown"]),
+        ("tok_panic", ["handler_failed", "outcome_unknown"]),
+    ] {
+        let key = fresh_key();
+        for code in codes {
+            assert_eq!(client.charge(&key, &order(card)).await.code(), code);
+        }
+        assert_eq!(database.charges_under(&key).await, 0);
+    }
+    assert_eq!(database.charges().await.len(), 1);
+    let records = "SELECT count(*) FROM tower_idempotency_transactions";
+    assert_eq!(database.count(records).await, 0);
+}
+
 #[tokio::test]
 async fn only_alice_and_bob_may_charge() {
     let database = Database::sqlite();

@@ -50,9 +50,63 @@ async fn a_crash_after_the_commit_has_charged_and_the_retry_is_answered_from_the
     assert_eq!(database.charges_under(&key).await, 1);
 }
 
+/// The keys are in Redis, so that the charge and its answer are saved one after the other.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis_the_takeover_decides_about_a_charge_whose_answer_was_not_saved() {
+    let Some(redis) = tokio::task::block_in_place(servers::redis) else {
+        return;
+    };
+    for takeover in ["refuse", "run-again"] {
+        let (database, key) = (Database::sqlite(), fresh_key());
+        let store = [
+            ("STORE_URL", redis.url()),
+            ("TAKEOVER", takeover),
+            ("LEASE", "1.5"),
+        ];
+        crash_with("before-commit", &database, &key, &store).await;
+        let charges = database.charges().await;
+        assert_eq!(charges.len(), 1);
+
+        let app = App::start_with(&database, &store).await;
+        let (retry, refusals) = until_not_in_flight(&app, &key).await;
+        assert_ne!(refusals, 0, "the lease was not waited for");
+        if takeover == "refuse" {
+            let told = (retry.status, retry.code());
+            assert_eq!(told, (StatusCode::CONFLICT, "outcome_unknown".to_owned()));
+        } else {
+            assert_eq!(retry.status, StatusCode::CREATED);
+            assert_eq!(retry.id(), charges[0].id);
+            assert!(!retry.is_replay());
+        }
+        let again = app.client().charge(&key, &order("tok_visa")).await;
+        assert_eq!(again.lasting(), retry.lasting());
+        assert_eq!(again.is_replay(), takeover == "run-again");
+        assert_eq!(database.charges().await, charges);
+    }
+}
+
+#[cfg(feature = "redis")]
+async fn until_not_in_flight(app: &App, key: &str) -> (server::Answer, u32) {
+    let mut refusals = 0;
+    loop {
+        let answer = app.client().charge(key, &order("tok_visa")).await;
+        if answer.code() != "in_flight" {
+            return (answer, refusals);
+        }
+        refusals += 1;
+    }
+}
+
 /// Charges a server that dies of it.
 async fn crash(point: &str, database: &Database, key: &str) {
-    let app = App::start_with(database, &[("PAYMENTS_CRASH", point)]).await;
+    crash_with(point, database, key, &[]).await;
+}
+
+async fn crash_with(point: &str, database: &Database, key: &str, environment: &[(&str, &str)]) {
+    let mut environment = environment.to_vec();
+    environment.push(("PAYMENTS_CRASH", point));
+    let app = App::start_with(database, &environment).await;
     let client = app.client();
     // Only a charge that is made dies.
     let declined = client.charge(&fresh_key(), &order("tok_declined")).await;

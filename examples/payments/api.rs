@@ -10,15 +10,17 @@ use axum::{
 };
 use sqlx::Pool;
 use tokio::time::sleep;
-use tower_idempotency::{IdempotencyContext, IdempotencyLayer, Tx};
+use tower_idempotency::{IdempotencyContext, IdempotencyLayer};
 use uuid::Uuid;
 
 use crate::{
     auth::{Account, authenticate},
-    charge::{Charge, Refund},
+    charge::{Charge, ChargeBy},
     ledger::Ledger,
-    order::{Card, Order, RefundOrder},
+    order::{Card, Order},
     problem::{Json, Problem},
+    refund::refund,
+    transaction::Transaction,
 };
 
 /// The layer that is added later is the outer one: who calls is known before the key is looked at.
@@ -32,14 +34,21 @@ pub(crate) fn router<DB: Ledger>(pool: Pool<DB>, idempotency: IdempotencyLayer) 
         .with_state(pool)
 }
 
-/// What goes through `tx` commits together with the answer and its key, or not at all. A real card network takes no part in
-/// that: give it `context.derive_key("card-network")`, which is the same for every attempt, as its own idempotency key.
+/// What goes through `tx` commits together with the answer and its key, or not at all (on a lease store: by itself). A real card
+/// network takes no part in that: give it `context.derive_key("card-network")`, the same for every attempt, as its own key.
 async fn charge<DB: Ledger>(
     Extension(account): Extension<Account>,
     context: IdempotencyContext,
-    mut tx: Tx<DB>,
+    mut tx: Transaction<DB>,
     Json(order): Json<Order>,
 ) -> Result<impl IntoResponse, Problem> {
+    let key = context.key().as_str();
+    // A run that died may have charged. That is looked for first: whatever else is answered must not free the key.
+    if context.is_takeover()
+        && let Some(charge) = DB::charge(&mut tx, &account.0, ChargeBy::Key(key)).await?
+    {
+        return Ok(created(charge));
+    }
     match order.card {
         Card::Declined => return Err(Problem::card_declined()),
         Card::Slow => sleep(Duration::from_secs(2)).await,
@@ -51,14 +60,19 @@ async fn charge<DB: Ledger>(
         currency: order.currency.as_str().to_owned(),
         account: account.0,
     };
-    DB::insert_charge(&mut tx, &charge, context.key().as_str()).await?;
+    DB::insert_charge(&mut tx, &charge, key).await?;
     fail_if_told(order.card)?;
+    tx.commit(&context).await?;
+    Ok(created(charge))
+}
+
+fn created(charge: Charge) -> impl IntoResponse {
     let location = format!("/charges/{}", charge.id);
-    Ok((
+    (
         StatusCode::CREATED,
         [(LOCATION, location)],
         JsonBody(charge),
-    ))
+    )
 }
 
 /// Whatever fails after the insert takes the insert with it.
@@ -85,24 +99,6 @@ async fn charge_by_id<DB: Ledger>(
     Path(id): Path<String>,
 ) -> Result<JsonBody<Charge>, Problem> {
     let mut connection = pool.acquire().await?;
-    let charge = DB::charge(&mut connection, &account.0, &id).await?;
+    let charge = DB::charge(&mut connection, &account.0, ChargeBy::Id(&id)).await?;
     charge.map(JsonBody).ok_or_else(Problem::no_such_charge)
-}
-
-async fn refund<DB: Ledger>(
-    Extension(account): Extension<Account>,
-    mut tx: Tx<DB>,
-    Json(order): Json<RefundOrder>,
-) -> Result<(StatusCode, JsonBody<Refund>), Problem> {
-    let charge = DB::charge(&mut tx, &account.0, &order.charge).await?;
-    let charge = charge.ok_or_else(Problem::no_such_charge)?;
-    let refund = Refund {
-        id: Uuid::new_v4().to_string(),
-        charge: charge.id,
-        amount: charge.amount,
-    };
-    if !DB::insert_refund(&mut tx, &refund).await? {
-        return Err(Problem::already_refunded());
-    }
-    Ok((StatusCode::CREATED, JsonBody(refund)))
 }

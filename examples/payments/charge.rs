@@ -15,6 +15,13 @@ pub(crate) struct Refund {
     pub(crate) amount: i64,
 }
 
+/// What a charge is found by.
+pub(crate) enum ChargeBy<'a> {
+    Id(&'a str),
+    /// The idempotency key that it was made under.
+    Key(&'a str),
+}
+
 /// A charge as it comes from the database.
 pub(crate) type ChargeRow = (String, i64, String, String);
 

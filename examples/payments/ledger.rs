@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use sqlx::{Database, Encode, Error, Executor, FromRow, IntoArguments, QueryBuilder, Type};
 
-use crate::charge::{Charge, ChargeRow, Refund};
+use crate::charge::{Charge, ChargeBy, ChargeRow, Refund};
 
 /// A database that charges are kept in: what the handlers ask of it.
 #[async_trait]
@@ -21,8 +21,10 @@ pub(crate) trait Ledger: Database {
     async fn charge(
         connection: &mut Self::Connection,
         account: &str,
-        id: &str,
+        by: ChargeBy<'_>,
     ) -> Result<Option<Charge>, Error>;
+
+    async fn has_refund(connection: &mut Self::Connection, id: &str) -> Result<bool, Error>;
 
     /// False if the charge was refunded before.
     async fn insert_refund(tx: &mut Self::Connection, refund: &Refund) -> Result<bool, Error>;
@@ -73,17 +75,27 @@ where
     async fn charge(
         connection: &mut DB::Connection,
         account: &str,
-        id: &str,
+        by: ChargeBy<'_>,
     ) -> Result<Option<Charge>, Error> {
+        let (column, value) = match by {
+            ChargeBy::Id(id) => (" AND id = ", id),
+            ChargeBy::Key(key) => (" AND idempotency_key = ", key),
+        };
         let row: Option<ChargeRow> =
             QueryBuilder::new("SELECT id, amount, currency, account FROM charges WHERE account = ")
                 .push_bind(account)
-                .push(" AND id = ")
-                .push_bind(id)
+                .push(column)
+                .push_bind(value)
                 .build_query_as()
                 .fetch_optional(connection)
                 .await?;
         Ok(row.map(Charge::from))
+    }
+
+    async fn has_refund(connection: &mut DB::Connection, id: &str) -> Result<bool, Error> {
+        let mut query = QueryBuilder::new("SELECT 1 FROM refunds WHERE id = ");
+        let row = query.push_bind(id).build().fetch_optional(connection).await;
+        Ok(row?.is_some())
     }
 
     async fn insert_refund(tx: &mut DB::Connection, refund: &Refund) -> Result<bool, Error> {

@@ -25,9 +25,14 @@
 //!
 //! `-- demo` instead tells the story of two crashes: it kills the server in the middle of a charge, and retries.
 //!
+//! The same handlers on a lease store: with `STORE_URL=redis://…` (and `--features axum,sqlite,redis`) or `STORE_URL=memory:` the
+//! keys are kept there, and the handlers commit the charges themselves. A crash between a charge and its saved answer then blocks
+//! the key until its lease ends. By `TAKEOVER=refuse`, the default, a retry is told 409 `outcome_unknown` from then on: at most one
+//! charge. By `TAKEOVER=run-again` the handler runs again, and looks first whether the charge was made.
+//!
 //! Environment: `ADDR` (127.0.0.1:3000), `DATABASE_URL` (sqlite://target/payments.db), `RUN_LIMIT` (60, in seconds), after which
-//! a charge is given up, and `PAYMENTS_CRASH` (`before-commit` or `after-commit`), which makes the server abort at that point of
-//! a charge.
+//! a charge is given up, `STORE_URL`, `TAKEOVER`, `LEASE` (30, in seconds), and `PAYMENTS_CRASH` (`before-commit` or
+//! `after-commit`; on a lease store, before or after the answer is saved), which makes the server abort at that point of a charge.
 
 mod api;
 mod auth;
@@ -36,11 +41,15 @@ mod client;
 mod crash;
 mod databases;
 mod demo;
+mod lease_store;
 mod ledger;
 mod order;
 mod problem;
+mod refund;
 mod server;
+mod settings;
 mod stop;
+mod transaction;
 
 use std::{error::Error, io, process, thread};
 

@@ -10,7 +10,8 @@ use tower_idempotency::Verdict;
 
 /// What this server answers when it can't do what it was asked: `application/problem+json`, as the idempotency layer does.
 ///
-/// None of these is saved under the key: the transaction is rolled back, and a retry runs.
+/// None of these is saved under the key. The transaction is rolled back; on a transaction store a retry then runs, on a lease
+/// store it does after a 4xx, and `TAKEOVER` decides after a 5xx.
 pub(crate) struct Problem {
     status: StatusCode,
     code: &'static str,
@@ -42,14 +43,13 @@ impl Problem {
     /// The cause is for the server's log, not for its clients.
     pub(crate) fn internal(cause: impl Display) -> Self {
         eprintln!("internal error: {cause}");
-        let detail = "Something went wrong here. Nothing was charged.";
+        let detail = "Something went wrong here. Try again with the same key.";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
     }
 
     fn unavailable(cause: impl Display) -> Self {
         eprintln!("no database: {cause}");
-        let detail =
-            "The database can't be reached. Nothing was charged, try again with the same key.";
+        let detail = "The database can't be reached. Try again with the same key.";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 

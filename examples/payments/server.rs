@@ -1,15 +1,19 @@
-use std::{env, fs, sync::Arc, time::Duration};
+use std::{env, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, time};
-use tower_idempotency::{Drain, IdempotencyLayer, Purger, ScopeBy, store::Store};
+use tower_idempotency::{
+    Drain, IdempotencyLayer, Purger, ScopeBy,
+    store::{Store, StoreKind},
+};
 
 use crate::{
     BoxError, api,
     auth::Account,
     crash::{CrashPoint, Crashing},
     databases::{self, Opened, PATIENCE},
+    lease_store,
     ledger::Ledger,
-    stop,
+    settings, stop,
 };
 
 /// How long connections may take to end after a signal, and then the charges whose clients have gone.
@@ -18,7 +22,7 @@ const CHARGES: Duration = Duration::from_secs(30);
 
 /// Serves until SIGTERM or Ctrl-C, then lets what is running end.
 pub(crate) async fn serve() -> Result<(), BoxError> {
-    let url = database_url()?;
+    let url = settings::database_url()?;
     match url.split(':').next() {
         Some("sqlite") => serve_from(databases::sqlite(&url).await?).await,
         #[cfg(feature = "postgres")]
@@ -33,6 +37,7 @@ pub(crate) async fn serve() -> Result<(), BoxError> {
 }
 
 async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<(), BoxError> {
+    let store = lease_store::from_env().await?.unwrap_or(store);
     let store: Arc<dyn Store> = match CrashPoint::from_env()? {
         None => store,
         Some(point) => Arc::new(Crashing::new(store, point)),
@@ -40,13 +45,7 @@ async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<()
     // Expired records count as absent anyway; this keeps the table small.
     let purger = Purger::new(Arc::clone(&store)).spawn();
     let drain = Drain::new();
-    let idempotency = IdempotencyLayer::new(store, ScopeBy::extension(|a: &Account| a.0.clone()))
-        .require_key()
-        .with_store_call_limit(PATIENCE)
-        .with_run_limit(run_limit()?)
-        // A charge does nothing outside of its transaction, so it may run again when that loses against another one.
-        .with_transaction_retries(3)
-        .with_drain(drain.clone());
+    let idempotency = layer(store)?.with_drain(drain.clone());
     let app = api::router(pool.clone(), idempotency);
 
     let address = env::var("ADDR").unwrap_or_else(|_| "127.0.0.1:3000".into());
@@ -64,7 +63,7 @@ async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<()
 
     let left = drain.wait(CHARGES).await;
     if left > 0 {
-        eprintln!("{left} charges did not end, they are rolled back");
+        eprintln!("{left} charges did not end, they are cut off");
         return Ok(());
     }
     purger.stop().await;
@@ -72,20 +71,18 @@ async fn serve_from<DB: Ledger>(Opened { pool, store }: Opened<DB>) -> Result<()
     Ok(())
 }
 
-/// What `DATABASE_URL` says, or a file under `target/`.
-fn database_url() -> Result<String, BoxError> {
-    if let Ok(url) = env::var("DATABASE_URL") {
-        return Ok(url);
+fn layer(store: Arc<dyn Store>) -> Result<IdempotencyLayer, BoxError> {
+    let kind = store.kind();
+    let layer = IdempotencyLayer::new(store, ScopeBy::extension(|a: &Account| a.0.clone()))
+        .require_key()
+        .with_run_limit(settings::run_limit()?);
+    if kind == StoreKind::Lease {
+        return Ok(layer
+            .with_lease(settings::lease()?)
+            .with_takeover(settings::takeover()?));
     }
-    fs::create_dir_all("target")?;
-    Ok("sqlite://target/payments.db".into())
-}
-
-/// How long a charge may run: as many seconds as `RUN_LIMIT` says, or a minute.
-fn run_limit() -> Result<Duration, BoxError> {
-    match env::var("RUN_LIMIT").map(|seconds| seconds.parse()) {
-        Err(_unset) => Ok(Duration::from_secs(60)),
-        Ok(Ok(seconds)) => Ok(Duration::from_secs(seconds)),
-        Ok(Err(error)) => Err(format!("RUN_LIMIT: expected seconds: {error}").into()),
-    }
+    // A charge does nothing outside of its transaction, so it may run again when that loses against another one.
+    Ok(layer
+        .with_store_call_limit(PATIENCE)
+        .with_transaction_retries(3))
 }

@@ -18,13 +18,14 @@ use super::{
     Guard, Shared,
     renewal::keep_renewed,
     settle::{Settlement, settle, tell},
+    store_call::inspect,
 };
 use crate::{
-    SavedResponse, StoreErrorKind,
+    SavedResponse, StoreError, StoreErrorKind,
     config::Settings,
     event,
     metric::{self, Gauged},
-    store::Claim,
+    store::{Claim, Takeover},
 };
 
 /// The pause after the first failure; it doubles up to a third of the lease.
@@ -62,22 +63,44 @@ pub(super) fn release(guard: &Arc<Guard>, claim: Arc<Claim>) {
 
 /// Abandons a claim whose handler was dropped. Once is enough: if the store doesn't hear it, the lease ends by itself.
 pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>) {
-    once(guard, claim, Settlement::Abandon);
-}
-
-/// Gives back what a reservation may have claimed whose answer was lost: its handler never runs, and a lapsed lease would
-/// read as a run of unknown outcome. Once is all, or every request to a store that is down would leave work behind.
-pub(super) fn give_back(guard: &Arc<Guard>, claim: Arc<Claim>) {
-    once(guard, claim, Settlement::Release);
-}
-
-fn once(guard: &Arc<Guard>, claim: Arc<Claim>, settlement: Settlement) {
     spawn(guard, move |guard| async move {
-        if let Err(error) = settle(&guard, &claim, settlement).await {
+        if let Err(error) = settle(&guard, &claim, Settlement::Abandon).await {
             event::settlement_failed(claim.key(), &error);
         }
         guard.shared.waiters.wake(claim.key());
     });
+}
+
+/// Gives back what a reservation may have claimed whose answer was lost: its handler never runs, and a lapsed lease would
+/// read as a run of unknown outcome. Once is all, or every request to a store that is down would leave work behind.
+pub(super) fn give_back(guard: &Arc<Guard>, unheard: Claim) {
+    spawn(guard, move |guard| async move {
+        let given_back = match as_recorded(&guard, &unheard).await {
+            Ok(claim) => settle(&guard, &Arc::new(claim), Settlement::Release).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = given_back {
+            event::settlement_failed(unheard.key(), &error);
+        }
+        guard.shared.waiters.wake(unheard.key());
+    });
+}
+
+/// The claim with its attempt number: one that took over must not be given back as the first.
+async fn as_recorded(guard: &Guard, unheard: &Claim) -> Result<Claim, StoreError> {
+    let record = match guard.settings.takeover {
+        Takeover::Refuse => None,
+        Takeover::RunAgain => inspect(guard, *unheard.key()).await?,
+    };
+    let (attempt, fence) = record.map_or((1, 0), |record| (record.attempt, record.fence));
+    let (key, fingerprint) = (*unheard.key(), *unheard.fingerprint());
+    Ok(Claim::new(
+        key,
+        fingerprint,
+        unheard.nonce(),
+        attempt,
+        fence,
+    ))
 }
 
 /// Tells the store until it has heard. Each call runs to its end before the next: a store that hangs gets one, not many.

@@ -64,7 +64,7 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut 
     match answer {
         // What the store can't be told of would grow without end. Only a layer that runs unprotected comes here with that.
         Ok(Reservation::Acquired(claim)) if guard.shared.settlements.are_full(&guard.settings) => {
-            background::give_back(guard, Arc::new(claim));
+            background::give_back(guard, claim);
             guard.shared.settlements.hurry();
             Turn::refuse(RejectionKind::StoreUnavailable)
         }
@@ -121,7 +121,7 @@ async fn ask(
                 .as_ref()
                 .is_err_and(|error| may_have_claimed(&asking, error))
             {
-                background::give_back(&asking, Arc::new(unheard));
+                background::give_back(&asking, unheard);
             }
             answer
         },

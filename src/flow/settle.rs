@@ -53,7 +53,7 @@ impl Run {
                 }
                 // The store may have claimed the key and lost its answer only.
                 Settlement::Release if !self.guard.shared.is_overdue(&self.guard.settings) => {
-                    background::give_back(&self.guard, Arc::clone(&self.claim));
+                    background::give_back(&self.guard, Claim::clone(&self.claim));
                 }
                 Settlement::Release | Settlement::Abandon => {}
             }
@@ -186,6 +186,8 @@ pub(super) async fn tell(
     let call = async move {
         match settlement {
             Settlement::Complete(saved) => store.complete(&claim, &saved, retention).await,
+            // That this run had no effect says nothing of the one that it took over from: the next one must be told, too.
+            Settlement::Release if claim.attempt() > 1 => store.abandon(&claim, retention).await,
             Settlement::Release => store.release(&claim).await,
             Settlement::Abandon => store.abandon(&claim, retention).await,
         }

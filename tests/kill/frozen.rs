@@ -28,6 +28,46 @@ async fn on_mariadb_a_frozen_app_does_not_hold_its_key_for_ever() {
     }
 }
 
+/// It may still charge: Redis knows nothing of the database. But what it answers is not saved.
+#[cfg(all(feature = "postgres", feature = "redis"))]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis_a_frozen_app_is_overtaken_and_its_caller_gets_what_the_record_says() {
+    let Some(redis) = tokio::task::block_in_place(crate::servers::redis) else {
+        return;
+    };
+    let Some(database) = Database::postgres().await else {
+        return;
+    };
+    let environment = [
+        ("STORE_URL", redis.url()),
+        ("TAKEOVER", "run-again"),
+        ("LEASE", crate::redis::LEASE_TEXT),
+    ];
+    let frozen = App::start_with(&database, &environment).await;
+    let other = App::start_with(&database, &environment).await;
+    let key = fresh_key();
+
+    let charge = frozen.client().start_slow(&key).await;
+    frozen.signal(Signal::STOP);
+    assert_eq!(database.charges().await, [], "it was frozen too late");
+    let (retry, refusals) = until_answered(&other.client(), &key).await;
+    assert_eq!(retry.status, StatusCode::CREATED, "{retry:?}");
+    assert!(!retry.is_replay());
+    assert_ne!(refusals, 0, "the key was not held");
+    assert_eq!(database.charges_under(&key).await, 1);
+
+    frozen.signal(Signal::CONT);
+    let late = charge.await.expect("an answer");
+    assert!(late.is_replay(), "{late:?}");
+    assert_eq!(late.lasting(), retry.lasting());
+    for app in [&frozen, &other] {
+        let again = app.client().charge(&key, &order("tok_slow")).await;
+        assert!(again.is_replay());
+        assert_eq!(again.lasting(), retry.lasting());
+    }
+    assert!((1..=2).contains(&database.charges_under(&key).await));
+}
+
 async fn a_frozen_app_does_not_hold_its_key_for_ever(database: &Database) {
     let environment = [("RUN_LIMIT", RUN_LIMIT)];
     let frozen = App::start_with(database, &environment).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 
 use crate::{
-    load::{Clients, kills, random_below, random_moment_within},
+    load::{Clients, Rules, kills, random_below, random_moment_within},
     payments_app::{App, Database},
     servers::Server,
 };
@@ -42,7 +42,7 @@ async fn every_key_is_charged_once(name: &str, server: &Server, database: &Datab
     let (one, other) = tokio::join!(App::start(database), App::start(database));
     let mut apps = [one, other];
     let addresses = |apps: &[App; 2]| apps.each_ref().map(|app| app.address);
-    let clients = Clients::start(addresses(&apps));
+    let clients = Clients::start(Rules::TRANSACTION, addresses(&apps));
     let (mut app_kills, mut server_kills) = (0, 0);
     for kill in 1..=kills(8) {
         random_moment_within(LIFE).await;
@@ -62,5 +62,7 @@ async fn every_key_is_charged_once(name: &str, server: &Server, database: &Datab
     }
     let charged = clients.finish().await;
     println!("{name}: {app_kills} kills of an app, {server_kills} of the server, {charged}");
+    charged.assert_met_a_kill();
     charged.assert_charged_once(database).await;
+    charged.assert_recorded_once(database).await;
 }

@@ -26,13 +26,27 @@ impl App {
 
     /// With these environment variables.
     pub async fn start_with(database: &Database, environment: &[(&str, &str)]) -> Self {
-        let mut process = Command::new(example("payments"))
-            .arg("child")
-            .env_remove("PAYMENTS_CRASH")
-            .env_remove("RUN_LIMIT")
+        let mut command = Command::new(example("payments"));
+        command.arg("child");
+        for variable in [
+            "LEASE",
+            "PAYMENTS_CRASH",
+            "RUN_LIMIT",
+            "STORE_URL",
+            "TAKEOVER",
+        ] {
+            command.env_remove(variable);
+        }
+        command
             .env("ADDR", "127.0.0.1:0")
             .env("DATABASE_URL", database.url())
-            .envs(environment.iter().copied())
+            .envs(environment.iter().copied());
+        Self::of(command).await
+    }
+
+    /// Another program, which tells where it listens and ends with its input.
+    pub async fn of(mut command: Command) -> Self {
+        let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -43,6 +57,11 @@ impl App {
         Self { address, process }
     }
 
+    /// Of its process, which runs.
+    pub fn id(&self) -> u32 {
+        self.process.id().expect("a running process")
+    }
+
     /// `kill -9`, and waits until it is dead.
     pub async fn kill(&mut self) {
         let ended = self.process.try_wait().expect("its status");
@@ -51,8 +70,7 @@ impl App {
     }
 
     pub fn signal(&self, signal: Signal) {
-        let id = self.process.id().expect("a running process");
-        let id = Pid::from_raw(id.cast_signed()).expect("a process id");
+        let id = Pid::from_raw(self.id().cast_signed()).expect("a process id");
         kill_process(id, signal).expect("a signal that is sent");
     }
 

@@ -54,14 +54,16 @@ pub fn example(name: &str) -> PathBuf {
 pub async fn listening(server: &mut Child) -> SocketAddr {
     let output = server.stdout.take().expect("its output");
     let mut lines = BufReader::new(output).lines();
-    let line = timeout(LIMIT, lines.next_line())
-        .await
-        .expect("a server that starts")
-        .expect("its output")
-        .expect("a line");
-    let address = line.strip_prefix("listening on http://");
-    let address = address.expect("an address");
-    address.parse().expect("an address")
+    let told = async {
+        loop {
+            let line = lines.next_line().await.expect("its output");
+            let line = line.expect("a server that starts");
+            if let Some(address) = line.strip_prefix("listening on http://") {
+                return address.parse().expect("an address");
+            }
+        }
+    };
+    timeout(LIMIT, told).await.expect("a server that starts")
 }
 
 /// A client that keeps no connections, so that each request is its own.
@@ -85,19 +87,29 @@ impl Caller {
             .uri(format!("http://{}{path}", self.address))
     }
 
-    /// None if there was no whole answer.
-    pub async fn try_send(&self, request: Request<Full<Bytes>>) -> Option<Answer> {
+    pub async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, Unanswered> {
         let exchange = async {
-            let response = self.client.request(request).await.ok()?;
+            let response = self.client.request(request).await.map_err(|error| {
+                if error.is_connect() {
+                    Unanswered::NotSent
+                } else {
+                    Unanswered::Broken
+                }
+            })?;
             let (head, body) = response.into_parts();
-            let body = body.collect().await.ok()?.to_bytes();
-            Some(Answer {
+            let body = body.collect().await.map_err(|_broken| Unanswered::Broken)?;
+            Ok(Answer {
                 status: head.status,
                 headers: head.headers,
-                body,
+                body: body.to_bytes(),
             })
         };
         timeout(LIMIT, exchange).await.expect("an end in time")
+    }
+
+    /// None if there was no whole answer.
+    pub async fn try_send(&self, request: Request<Full<Bytes>>) -> Option<Answer> {
+        self.exchange(request).await.ok()
     }
 
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
@@ -149,6 +161,15 @@ impl Caller {
         assert_eq!(refused.headers[header::RETRY_AFTER], "1");
         running
     }
+}
+
+/// Why there is no whole answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// Nobody listened.
+    NotSent,
+    /// The connection ended, after the request was sent perhaps.
+    Broken,
 }
 
 #[derive(Clone, Debug)]
