@@ -13,6 +13,7 @@ use crate::{
 fn is_refused<T: std::fmt::Debug>(result: Result<T, StoreError>, policy: &str) -> bool {
     let error = result.unwrap_err();
     let told = std::error::Error::source(&error).unwrap().to_string();
+    assert!(!told.contains("  ") && !told.contains('\\'), "{told}");
     error.kind() == StoreErrorKind::Other
         && told.contains(policy)
         && told.contains("allow_eviction()")
@@ -65,26 +66,8 @@ async fn a_server_that_is_put_right_is_accepted() {
 #[tokio::test]
 async fn a_server_that_does_not_tell_is_accepted() {
     // A user who may not ask, with the permissions of the documentation; and a server whose command has another name.
-    let permissions = [
-        "ACL",
-        "SETUSER",
-        "app",
-        "on",
-        ">secret",
-        "~tower-idempotency:*",
-        "+evalsha",
-        "+eval",
-        "+getrange",
-        "+get",
-        "+set",
-        "+del",
-        "+pexpire",
-        "+pttl",
-        "+time",
-        "+ping",
-    ];
     let Some(server) = Redis::start() else { return };
-    let () = server.run(&permissions).unwrap();
+    let () = server.run(&PERMISSIONS).unwrap();
     let url = server.url().replace("redis://", "redis://app:secret@");
     whole_life(&store_at(&url)).await;
 
@@ -116,6 +99,32 @@ async fn whole_life(store: &RedisStore) {
 }
 
 #[tokio::test]
+async fn what_fails_before_the_question_is_no_refusal_of_it() {
+    let Some(server) = Redis::start() else { return };
+    // No such database; and a user who may not choose one.
+    let check = async |url: String| store_at(&url).check().await;
+    assert_kind(
+        check(format!("{}/99", server.url())).await,
+        StoreErrorKind::Other,
+    );
+    let user = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "+ping"];
+    server.run::<()>(&user).unwrap();
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    assert_kind(check(format!("{url}/1")).await, StoreErrorKind::Other);
+    check(url).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_allowed_to_one_store_is_not_to_its_clones() {
+    let Some(server) = Redis::start() else { return };
+    let evicting = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
+    server.run::<()>(&evicting).unwrap();
+    let store = store_at(server.url());
+    store.clone().allow_eviction().check().await.unwrap();
+    assert!(is_refused(store.check().await, "allkeys-lru"));
+}
+
+#[tokio::test]
 async fn a_server_that_is_away_can_not_be_checked_and_is_checked_later() {
     let Some(server) = Redis::start() else { return };
     let () = server
@@ -140,6 +149,7 @@ async fn one_evicting_master_of_a_cluster_is_enough_to_refuse_it() {
     };
     let client = redis::cluster::ClusterClient::new(cluster.urls()).unwrap();
     RedisStore::cluster(client.clone()).check().await.unwrap();
+    the_documented_permissions_are_enough(&cluster).await;
 
     let one = cluster.master_of("x");
     let () = one
@@ -155,3 +165,36 @@ async fn one_evicting_master_of_a_cluster_is_enough_to_refuse_it() {
         .await
         .unwrap();
 }
+
+/// Those of a server, and the one that a client of a cluster needs.
+async fn the_documented_permissions_are_enough(cluster: &RedisCluster) {
+    for node in cluster.nodes() {
+        node.run::<()>(&[&PERMISSIONS[..], &["+cluster|slots"]].concat())
+            .unwrap();
+    }
+    let client = redis::cluster::ClusterClient::builder(cluster.urls())
+        .username("app")
+        .password("secret")
+        .build();
+    whole_life(&RedisStore::cluster(client.unwrap())).await;
+}
+
+/// Of the documentation.
+const PERMISSIONS: [&str; 16] = [
+    "ACL",
+    "SETUSER",
+    "app",
+    "on",
+    ">secret",
+    "~tower-idempotency:*",
+    "+evalsha",
+    "+eval",
+    "+getrange",
+    "+get",
+    "+set",
+    "+del",
+    "+pexpire",
+    "+pttl",
+    "+time",
+    "+ping",
+];

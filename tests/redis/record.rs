@@ -143,9 +143,9 @@ async fn a_record_that_somebody_has_freed_of_its_expiry_protects_its_key() {
     let Some(server) = redis() else { return };
     let store = store_at(server.url());
     let (done, running) = (fresh_key(), fresh_key());
-    let claimed = claim(&store, &done, &terms()).await;
+    let completed = claim(&store, &done, &terms()).await;
     store
-        .complete(&claimed, &response("done"), RETENTION)
+        .complete(&completed, &response("done"), RETENTION)
         .await
         .unwrap();
     let claimed = claim(&store, &running, &terms()).await;
@@ -154,6 +154,12 @@ async fn a_record_that_somebody_has_freed_of_its_expiry_protects_its_key() {
     }
 
     assert_replays(&reserve(&store, &done).await, "done");
+    let repeated = store
+        .complete(&completed, &response("done"), RETENTION)
+        .await;
+    repeated.unwrap();
+    assert_replays(&reserve(&store, &done).await, "done");
+    assert!(lives_for(left(server, &done), RETENTION));
     // What is left of its lease is not known any more.
     assert!(matches!(
         reserve(&store, &running).await,

@@ -127,6 +127,52 @@ async fn a_claim_that_is_lost_is_lost_whatever_the_replicas_say() {
     replica.thaw();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_and_forgotten_scripts_are_what_they_are_without_replicas() {
+    let Some((master, _replica)) = block_in_place(pair) else {
+        return;
+    };
+    let store = store_at(master.url()).with_replicas(1, LONG);
+    let key = fresh_key();
+    let claimed = claim(&store, &key, &terms()).await;
+    master.run::<()>(&["SCRIPT", "FLUSH"]).unwrap();
+    store
+        .complete(&claimed, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_replays(&reserve(&store, &key).await, "done");
+
+    master
+        .run::<()>(&["CONFIG", "SET", "maxmemory", "1"])
+        .unwrap();
+    let refused = store.reserve(&fresh_key(), &fingerprint(1), &terms()).await;
+    assert_kind(refused, StoreErrorKind::Full);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_hangs_does_not_hold_up_renewals() {
+    let Some((master, replica)) = block_in_place(pair) else {
+        return;
+    };
+    let store = store_at(master.url()).with_replicas(1, LONG);
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    block_in_place(|| replica.freeze());
+    let waiting = {
+        let store = store.clone();
+        tokio::spawn(async move { store.reserve(&fresh_key(), &fingerprint(1), &terms()).await })
+    };
+    // The server has it, and waits for the replica.
+    until(|| async { master.run::<u32>(&["DBSIZE"]).unwrap() == 2 }).await;
+    store.renew(&claimed, LEASE).await.unwrap();
+    store.ping().await.unwrap();
+    assert!(!waiting.is_finished());
+    replica.thaw();
+    assert!(matches!(
+        waiting.await.unwrap(),
+        Ok(Reservation::Acquired(_))
+    ));
+}
+
 #[test]
 #[should_panic(expected = "with_replicas: at least one")]
 fn no_replica_is_no_number_to_wait_for() {

@@ -1,6 +1,9 @@
 //! The scripts: one round trip each, keys that are declared, and a server that has forgotten them.
 
-use tower_idempotency::store::{Reservation, Store};
+use tower_idempotency::{
+    RecordKey, StoreError, StoreErrorKind,
+    store::{Reservation, Store},
+};
 
 use crate::{
     redis_support::*,
@@ -8,9 +11,21 @@ use crate::{
 };
 
 /// How many round trips a call makes.
-async fn trips<T>(proxy: &Proxy, call: impl Future<Output = T>) -> usize {
+async fn trips<T: std::fmt::Debug>(
+    proxy: &Proxy,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> usize {
     let before = proxy.round_trips();
-    drop(call.await);
+    let answer = call.await;
+    // A late release is told that it is late.
+    assert!(
+        answer
+            .as_ref()
+            .err()
+            .map(StoreError::kind)
+            .is_none_or(|kind| kind == StoreErrorKind::LostClaim),
+        "{answer:?}"
+    );
     proxy.round_trips() - before
 }
 
@@ -30,18 +45,18 @@ async fn use_it(store: &dyn Store, proxy: &Proxy) -> Vec<(&'static str, usize)> 
     let (key, terms) = (fresh_key(), terms());
     let mut calls = Vec::new();
     let mut count = |call, trips| calls.push((call, trips));
-    let again = run_again(terms.clone());
+    let over = run_again(terms.clone());
     count(
         "reserve",
         trips(proxy, store.reserve(&key, &fingerprint(1), &terms)).await,
     );
-    count("in flight", trips(proxy, reserve(store, &key)).await);
+    count("in flight", trips(proxy, again(store, &key)).await);
     let claimed = claim(store, &key, &terms).await;
     count("renew", trips(proxy, store.renew(&claimed, LEASE)).await);
     let done = response("done");
     let complete = store.complete(&claimed, &done, RETENTION);
     count("complete", trips(proxy, complete).await);
-    count("replay", trips(proxy, reserve(store, &key)).await);
+    count("replay", trips(proxy, again(store, &key)).await);
     count(
         "mismatch",
         trips(proxy, store.reserve(&key, &fingerprint(2), &terms)).await,
@@ -56,9 +71,9 @@ async fn use_it(store: &dyn Store, proxy: &Proxy) -> Vec<(&'static str, usize)> 
     );
     count(
         "take over",
-        trips(proxy, store.reserve(&key, &fingerprint(1), &again)).await,
+        trips(proxy, store.reserve(&key, &fingerprint(1), &over)).await,
     );
-    let claimed = claim(store, &key, &again).await;
+    let claimed = claim(store, &key, &over).await;
     count("release", trips(proxy, store.release(&claimed)).await);
     calls
 }
@@ -133,4 +148,8 @@ async fn a_server_that_is_told_a_script_twice_does_it_once() {
         reserve(&store, &other).await,
         Reservation::Unknown
     ));
+}
+
+async fn again(store: &dyn Store, key: &RecordKey) -> Result<Reservation, StoreError> {
+    store.reserve(key, &fingerprint(1), &terms()).await
 }
