@@ -19,27 +19,16 @@ pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), Sto
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg(SETTING);
     let answer = connections.send(Message::ToMasters(&command)).await;
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(error) if is_refused(&error) => {
-            report_unknown(&failed(error));
-            return Ok(());
-        }
-        Err(error) => return Err(failed(error)),
+    let answers = match answer {
+        Ok(answers) if connections.is_cluster() => by_node(answers).map_err(failed)?,
+        answer => vec![answer],
     };
-    let nodes = if connections.is_cluster() {
-        by_node(answer)
-    } else {
-        policy(answer).map(|policy| vec![policy])
-    };
-    for policy in nodes.map_err(failed)? {
-        // `allkeys-*` and `volatile-*` alike: every record has an expiry.
-        if policy != "noeviction" {
-            let message = format!(
-                "the server's {SETTING} is {policy}: it may drop the record of a key, whose operation then runs twice; \
-                 set it to noeviction, or say allow_eviction()"
-            );
-            return Err(StoreError::new(StoreErrorKind::Other, message));
+    for answer in answers {
+        match answer.and_then(policy) {
+            Ok(policy) if policy == "noeviction" => {}
+            Ok(policy) => return Err(evicts(&policy)),
+            Err(error) if is_refused(&error) => report_unknown(&failed(error)),
+            Err(error) => return Err(failed(error)),
         }
     }
     Ok(())
@@ -47,13 +36,22 @@ pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), Sto
 
 const SETTING: &str = "maxmemory-policy";
 
-/// The answers of all nodes, by their addresses.
-fn by_node(answer: Value) -> Result<Vec<String>, RedisError> {
-    let nodes = Vec::<(String, Value)>::from_redis_value(answer)?;
-    nodes
+/// The answers of all nodes, which come with their addresses.
+fn by_node(answers: Value) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+    let nodes = Vec::<(String, Value)>::from_redis_value(answers)?;
+    Ok(nodes
         .into_iter()
-        .map(|(_, answer)| policy(answer))
-        .collect()
+        .map(|(_, answer)| answer.extract_error())
+        .collect())
+}
+
+/// `allkeys-*` and `volatile-*` alike: every record has an expiry.
+fn evicts(policy: &str) -> StoreError {
+    let message = format!(
+        "the server's {SETTING} is {policy}: it may drop the record of a key, whose operation then runs twice; \
+         set it to noeviction, or say allow_eviction()"
+    );
+    StoreError::new(StoreErrorKind::Other, message)
 }
 
 /// The pair of the setting's name and value.
