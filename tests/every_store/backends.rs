@@ -1,6 +1,11 @@
 //! The stores under test, each on a database of its own, and the effects of handlers there.
 
 use std::sync::Arc;
+#[cfg(all(unix, feature = "redis"))]
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use http::Extensions;
 #[cfg(all(unix, feature = "mysql"))]
@@ -8,6 +13,8 @@ use sqlx::{MySql, MySqlPool, mysql::MySqlPoolOptions};
 #[cfg(all(unix, feature = "postgres"))]
 use sqlx::{PgPool, Postgres, postgres::PgPoolOptions};
 use sqlx::{Sqlite, SqlitePool};
+#[cfg(all(unix, feature = "redis"))]
+use tower_idempotency::RedisStore;
 #[cfg(all(unix, feature = "mysql"))]
 use tower_idempotency::mysql;
 #[cfg(all(unix, feature = "postgres"))]
@@ -17,6 +24,8 @@ use tower_idempotency::{
     store::{Store, StoreKind},
 };
 
+#[cfg(all(unix, feature = "redis"))]
+use crate::servers::RedisCluster;
 use crate::{
     sqlite_support::{File, count},
     support::Runs,
@@ -204,4 +213,31 @@ pub async fn mysql_transaction() -> Option<Backend> {
     let made = sqlx::query(TABLE).execute(&effects).await;
     made.expect("a table");
     Backend::new(store, Effects::MySql(effects))
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "redis"))]
+pub async fn redis() -> Option<Backend> {
+    let client = redis::Client::open(crate::servers::redis()?.url()).expect("a URL");
+    let store = RedisStore::new(&client).with_prefix(redis_prefix());
+    Backend::new(store, Effects::Counted)
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "redis"))]
+pub async fn redis_cluster() -> Option<Backend> {
+    static CLUSTER: OnceLock<Option<RedisCluster>> = OnceLock::new();
+    let start = || CLUSTER.get_or_init(RedisCluster::start);
+    let cluster = tokio::task::block_in_place(start).as_ref()?;
+    let client = redis::cluster::ClusterClient::new(cluster.urls()).expect("URLs");
+    let store = RedisStore::cluster(client).with_prefix(redis_prefix());
+    Backend::new(store, Effects::Counted)
+}
+
+/// The tests share a server: each has records of its own.
+#[cfg(all(unix, feature = "redis"))]
+fn redis_prefix() -> String {
+    static BACKENDS: AtomicUsize = AtomicUsize::new(0);
+    let number = BACKENDS.fetch_add(1, Ordering::Relaxed);
+    format!("{}-{number}", std::process::id())
 }

@@ -12,7 +12,7 @@ mod app;
 mod backends;
 mod duplicates;
 mod runs;
-#[cfg(all(unix, any(feature = "mysql", feature = "postgres")))]
+#[cfg(all(unix, any(feature = "mysql", feature = "postgres", feature = "redis")))]
 #[path = "../servers/mod.rs"]
 mod servers;
 #[path = "../sqlite_support/mod.rs"]
@@ -45,6 +45,10 @@ macro_rules! on_every_store {
         on_every_store!(@mysql_lease $($scenarios)*);
         #[cfg(all(unix, feature = "mysql"))]
         on_every_store!(@mysql_transaction $($scenarios)*);
+        #[cfg(all(unix, feature = "redis"))]
+        on_every_store!(@redis $($scenarios)*);
+        #[cfg(all(unix, feature = "redis"))]
+        on_every_store!(@redis_cluster $($scenarios)*);
     };
 }
 
@@ -59,5 +63,6 @@ on_every_store! {
     runs::a_run_goes_on_when_its_caller_has_gone
     runs::an_inline_run_that_is_dropped_is_undone_or_unknown
     runs::a_key_is_new_after_its_retention
+    runs::fences_grow_from_run_to_run_also_when_a_key_was_free_between_them
     runs::an_operator_finds_a_record_by_scope_and_header_and_frees_the_key
 }
