@@ -46,6 +46,11 @@ pub async fn assert_in_order(world: &World, pool: &Pool) {
     assert_eq!(world.charges(&probe).await, i64::from(size));
 }
 
+/// How many there are.
+pub async fn connections(_: &World, pool: &Pool) -> usize {
+    pool.size() as usize
+}
+
 /// What the handlers of an application charge with.
 #[derive(Clone, Debug)]
 pub struct Money {

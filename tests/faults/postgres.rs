@@ -15,6 +15,8 @@ mod claims;
 mod commit;
 #[path = "conflicts.rs"]
 mod conflicts;
+#[path = "hanging.rs"]
+mod hanging;
 #[path = "lease.rs"]
 mod lease;
 #[path = "opening.rs"]

@@ -12,6 +12,8 @@ mod app;
 #[path = "claims.rs"]
 mod claims;
 mod connection;
+#[path = "hanging.rs"]
+mod hanging;
 mod keys;
 #[path = "lease.rs"]
 mod lease;

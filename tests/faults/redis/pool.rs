@@ -25,6 +25,13 @@ pub async fn assert_in_order(_: &World, store: &RedisStore) {
     store.ping().await.expect("a connection in order");
 }
 
+/// How many the server has, on which there is nobody else.
+pub async fn connections(world: &World, _: &RedisStore) -> usize {
+    let clients: String = world.get(&["CLIENT", "LIST"]).await;
+    let asking = 1;
+    clients.lines().count() - asking
+}
+
 /// What the handlers of an application charge with.
 #[derive(Clone, Debug)]
 pub struct Money(World);
