@@ -63,8 +63,13 @@ impl Backend {
     }
 
     pub fn layer(&self) -> IdempotencyLayer {
+        self.layer_over(Arc::clone(&self.store))
+    }
+
+    /// With something around the store.
+    pub fn layer_over(&self, store: impl Store) -> IdempotencyLayer {
         IdempotencyLayer::new(
-            Arc::clone(&self.store),
+            store,
             ScopeBy::parts(|parts| {
                 parts
                     .headers

@@ -54,6 +54,7 @@ macro_rules! on_every_store {
 
 on_every_store! {
     duplicates::fifty_equal_requests_at_once_through_two_layers_run_once
+    duplicates::a_waiter_that_looks_while_the_result_is_on_its_way_never_runs
     duplicates::another_body_or_path_is_refused_during_the_run_and_after_it
     duplicates::keys_and_scopes_are_told_apart_byte_by_byte
     duplicates::every_kind_of_response_is_replayed_byte_for_byte
