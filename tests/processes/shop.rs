@@ -144,7 +144,8 @@ impl Shop {
             }
             #[cfg(feature = "redis")]
             Kind::Redis => {
-                // It has one connection, however many are asked for.
+                // It makes one, however many it may have.
+                assert!(connections > 0);
                 let client = redis::Client::open(&*url).expect("a URL");
                 let store = RedisStore::new(&client).with_prefix(&*name);
                 let effects = OnRedis(client, name.clone());
