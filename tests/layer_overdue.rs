@@ -131,6 +131,36 @@ async fn settlements_that_hang_count_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn renewals_that_hang_are_bounded_too_and_go_on_when_they_are_answered() {
+    let (store, drain, probe) = (
+        FaultyStore::new(MemoryStore::new()),
+        Drain::new(),
+        Probe::new().shut(),
+    );
+    store.always(Call::Renew, Fault::Hangs);
+    let service = layer(&store, &drain)
+        .with_run_limit(MINUTE * 60)
+        .layer(probe.service::<Body>());
+    let runs: Vec<_> = (0..5)
+        .map(|number| spawn_send(&service, post(&format!("k{number}"), "{}")))
+        .collect();
+    pass(MINUTE * 30).await;
+    // As many as fall into a lease of each.
+    assert_eq!(store.count(Call::Renew), 15);
+
+    store.heal();
+    store.let_go();
+    pass(MINUTE).await;
+    assert!(store.count(Call::Renew) >= 15 + 5 * 5);
+    probe.open();
+    for run in runs {
+        assert_eq!(run.await.expect("an answer").status(), StatusCode::CREATED);
+    }
+    assert_eq!(drain.wait(MINUTE).await, 0);
+    store.all_calls_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn keys_that_a_store_fails_to_free_are_bounded_too() {
     let (store, drain) = (FaultyStore::new(MemoryStore::new()), Drain::new());
     let probe = Probe::answering(|_| Ok(answer(StatusCode::NOT_FOUND, "no")));

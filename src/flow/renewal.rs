@@ -15,6 +15,10 @@ use crate::{
     store::{Claim, StoreKind},
 };
 
+/// How many renewals fall into a lease. If none of so many was answered, it is over, and one more can wait until the store has
+/// answered some of what it was asked.
+const IN_A_LEASE: usize = 3;
+
 /// The renewal of a run's claim, until this is dropped.
 ///
 /// A task of its own, started before the run's: a handler that blocks its thread, or never lets go of it for long, would
@@ -49,7 +53,8 @@ impl Drop for Renewal {
 
 /// Renews the claim at every third of its lease, until it is lost. To be polled beside what the claim is held for.
 ///
-/// A renewal that fails is tried again a third of the lease later; in the end the nonce decides, not the clock.
+/// A renewal that fails is tried again a third of the lease later; in the end the nonce decides, not the clock. One that hangs
+/// is too, as another connection may do better; not without end, though.
 pub(super) async fn keep_renewed(
     guard: &Guard,
     claim: &Arc<Claim>,
@@ -61,12 +66,23 @@ pub(super) async fn keep_renewed(
         return pending().await;
     }
     let lease = guard.settings.lease;
+    let unanswered = Arc::new(());
     let mut next = from + lease / 3;
     loop {
         sleep_until(next).await;
         next = Instant::now() + lease / 3;
+        if Arc::strong_count(&unanswered) > IN_A_LEASE
+            && guard.shared.late_calls.are_too_many(&guard.settings)
+        {
+            continue;
+        }
         let (store, renewed) = (Arc::clone(&guard.store), Arc::clone(claim));
-        let renewal = async move { store.renew(&renewed, lease).await };
+        let counted = Arc::clone(&unanswered);
+        let renewal = async move {
+            let answer = store.renew(&renewed, lease).await;
+            drop(counted);
+            answer
+        };
         match within(
             guard,
             "renew",

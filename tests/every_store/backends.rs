@@ -1,5 +1,10 @@
 //! The stores under test, each on a database of its own, and the effects of handlers there.
 
+#[cfg(all(unix, feature = "redis"))]
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
 use std::{any::Any, sync::Arc};
 
 use http::Extensions;
@@ -8,15 +13,19 @@ use sqlx::{MySql, MySqlPool, mysql::MySqlPoolOptions};
 #[cfg(all(unix, feature = "postgres"))]
 use sqlx::{PgPool, Postgres, postgres::PgPoolOptions};
 use sqlx::{Sqlite, SqlitePool};
+#[cfg(all(unix, feature = "redis"))]
+use tower_idempotency::RedisStore;
 #[cfg(all(unix, feature = "mysql"))]
 use tower_idempotency::mysql;
 #[cfg(all(unix, feature = "postgres"))]
 use tower_idempotency::postgres;
 use tower_idempotency::{
     IdempotencyLayer, MemoryStore, Scope, ScopeBy, Tx, sqlite,
-    store::{ListRecords, StoreKind},
+    store::{ListRecords, Store, StoreKind},
 };
 
+#[cfg(all(unix, feature = "redis"))]
+use crate::servers::RedisCluster;
 use crate::{
     sqlite_support::{File, count},
     support::Runs,
@@ -31,7 +40,9 @@ pub const SIZE: u32 = 4;
 
 /// One store under test.
 pub struct Backend {
-    pub store: Arc<dyn ListRecords>,
+    pub store: Arc<dyn Store>,
+    /// The same, if it lists its records.
+    pub listing: Option<Arc<dyn ListRecords>>,
     /// The store's own connections; of a lease store, its handlers use them besides.
     pub pool: Pool,
     effects: Pool,
@@ -52,17 +63,36 @@ pub enum Pool {
 
 impl Backend {
     fn new(store: impl ListRecords, pool: Pool, effects: Pool) -> Option<Self> {
+        let store = Arc::new(store);
         Some(Self {
-            store: Arc::new(store),
+            listing: Some(Arc::clone(&store) as Arc<dyn ListRecords>),
+            store,
             pool,
             effects,
             _file: None,
         })
     }
 
+    /// A lease store that doesn't list its records, and needs no pool.
+    #[cfg(all(unix, feature = "redis"))]
+    fn without_listing(store: impl Store) -> Option<Self> {
+        Some(Self {
+            store: Arc::new(store),
+            listing: None,
+            pool: Pool::None,
+            effects: Pool::None,
+            _file: None,
+        })
+    }
+
     pub fn layer(&self) -> IdempotencyLayer {
+        self.layer_over(Arc::clone(&self.store))
+    }
+
+    /// With something around the store.
+    pub fn layer_over(&self, store: impl Store) -> IdempotencyLayer {
         IdempotencyLayer::new(
-            Arc::clone(&self.store),
+            store,
             ScopeBy::parts(|parts| {
                 parts
                     .headers
@@ -258,4 +288,31 @@ pub async fn mysql_transaction_of(size: u32) -> Option<Backend> {
     let made = sqlx::query(TABLE).execute(&effects).await;
     made.expect("a table");
     Backend::new(store, Pool::MySql(pool), Pool::MySql(effects))
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "redis"))]
+pub async fn redis() -> Option<Backend> {
+    let client = redis::Client::open(crate::servers::redis()?.url()).expect("a URL");
+    let store = RedisStore::new(&client).with_prefix(redis_prefix());
+    Backend::without_listing(store)
+}
+
+/// None without a server.
+#[cfg(all(unix, feature = "redis"))]
+pub async fn redis_cluster() -> Option<Backend> {
+    static CLUSTER: OnceLock<Option<RedisCluster>> = OnceLock::new();
+    let start = || CLUSTER.get_or_init(RedisCluster::start);
+    let cluster = tokio::task::block_in_place(start).as_ref()?;
+    let client = redis::cluster::ClusterClient::new(cluster.urls()).expect("URLs");
+    let store = RedisStore::cluster(client).with_prefix(redis_prefix());
+    Backend::without_listing(store)
+}
+
+/// The tests share a server: each has records of its own.
+#[cfg(all(unix, feature = "redis"))]
+fn redis_prefix() -> String {
+    static BACKENDS: AtomicUsize = AtomicUsize::new(0);
+    let number = BACKENDS.fetch_add(1, Ordering::Relaxed);
+    format!("{}-{number}", std::process::id())
 }

@@ -10,7 +10,11 @@ use tower_idempotency::{OnInFlight, RejectionKind};
 use crate::{
     app::{Gate, created, handler, respond, spawn},
     backends::Backend,
-    support::{Runs, post, send},
+    support::{
+        Runs,
+        faulty::{Call, Fault, FaultyStore},
+        post, send,
+    },
 };
 
 pub async fn fifty_equal_requests_at_once_through_two_layers_run_once(backend: Backend) {
@@ -48,6 +52,35 @@ pub async fn fifty_equal_requests_at_once_through_two_layers_run_once(backend: B
                 "a waiter was refused"
             );
         }
+        assert_eq!(runs.count(), 1);
+        assert_eq!(backend.effects(&runs).await - before, 1);
+    }
+}
+
+pub async fn a_waiter_that_looks_while_the_result_is_on_its_way_never_runs(backend: Backend) {
+    for fault in [
+        Fault::IsSlow(Duration::from_millis(300)),
+        Fault::AnswersLate,
+    ] {
+        let runs = Runs::default();
+        let before = backend.effects(&runs).await;
+        let store = FaultyStore::new(Arc::clone(&backend.store));
+        store.then(Call::Complete, fault);
+        let first = backend.layer_over(store.clone());
+        let first = first.layer(handler(&runs, None, created));
+        // Another layer, so that it isn't woken but has to look.
+        let wait = OnInFlight::Wait(Duration::from_secs(30));
+        let second = backend.layer().with_on_in_flight(wait);
+        let second = second.layer(handler(&runs, None, created));
+        let key = format!("{fault:?}").replace(['(', ')'], "-");
+        let running = spawn(&first, post(&key, "{}"));
+        store.reached(Call::Complete, 1).await;
+
+        let waited = send(&second, post(&key, "{}")).await;
+
+        assert!(waited.is_replay(), "{waited:?}");
+        store.let_go();
+        assert_eq!(running.await.expect("an answer").text(), "run 1");
         assert_eq!(runs.count(), 1);
         assert_eq!(backend.effects(&runs).await - before, 1);
     }

@@ -21,7 +21,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 const FINGERPRINT: Fingerprint = Fingerprint::new(Tag::from_u16(0x0101), [1; 32]);
 
 pub async fn unsettled_runs_are_listed_oldest_first_and_everything_is_counted(backend: Backend) {
-    let store = &*backend.store;
+    let Some(store) = backend.listing.as_deref() else {
+        return;
+    };
     let first = claim(store, 4).await;
     end_without_outcome(&backend, &first).await;
     let running = match backend.is_transaction() {

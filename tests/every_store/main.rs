@@ -14,7 +14,7 @@ mod duplicates;
 mod listing;
 mod pools;
 mod runs;
-#[cfg(all(unix, any(feature = "mysql", feature = "postgres")))]
+#[cfg(all(unix, any(feature = "mysql", feature = "postgres", feature = "redis")))]
 #[path = "../servers/mod.rs"]
 mod servers;
 #[path = "../sqlite_support/mod.rs"]
@@ -47,11 +47,16 @@ macro_rules! on_every_store {
         on_every_store!(@mysql_lease $($scenarios)*);
         #[cfg(all(unix, feature = "mysql"))]
         on_every_store!(@mysql_transaction $($scenarios)*);
+        #[cfg(all(unix, feature = "redis"))]
+        on_every_store!(@redis $($scenarios)*);
+        #[cfg(all(unix, feature = "redis"))]
+        on_every_store!(@redis_cluster $($scenarios)*);
     };
 }
 
 on_every_store! {
     duplicates::fifty_equal_requests_at_once_through_two_layers_run_once
+    duplicates::a_waiter_that_looks_while_the_result_is_on_its_way_never_runs
     duplicates::another_body_or_path_is_refused_during_the_run_and_after_it
     duplicates::keys_and_scopes_are_told_apart_byte_by_byte
     duplicates::every_kind_of_response_is_replayed_byte_for_byte
@@ -62,6 +67,7 @@ on_every_store! {
     runs::an_inline_run_that_is_dropped_is_undone_or_unknown
     runs::a_key_is_new_after_its_retention
     pools::handlers_on_a_lease_store_may_have_the_whole_pool
+    runs::fences_grow_from_run_to_run_also_when_a_key_was_free_between_them
     runs::an_operator_finds_a_record_by_scope_and_header_and_frees_the_key
     listing::unsettled_runs_are_listed_oldest_first_and_everything_is_counted
     listing::a_replay_tells_what_is_left_of_the_retention

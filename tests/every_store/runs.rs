@@ -1,12 +1,17 @@
 //! How a run ends, and what becomes of its key.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use http::HeaderValue;
+use http::{HeaderValue, Request};
 use tokio::time::Instant;
-use tower::Layer;
+use tower::{Layer, service_fn};
 use tower_idempotency::{
-    Drain, KeyFormat, RecordKey, RejectionKind, Scope, Verdict,
+    Drain, IdempotencyContext, IdempotencyKey, KeyFormat, RecordKey, RejectionKind, RequestBody,
+    Scope, Verdict,
     store::{RecordState, Takeover},
 };
 
@@ -14,7 +19,7 @@ use crate::{
     app::{Gate, created, handler, respond, spawn},
     backends::Backend,
     sqlite_support::until,
-    support::{Runs, post, send},
+    support::{Body, Runs, post, send},
 };
 
 pub async fn a_failed_run_is_undone_or_its_outcome_is_unknown(backend: Backend) {
@@ -129,6 +134,42 @@ pub async fn a_key_is_new_after_its_retention(backend: Backend) {
     until(async || send(&service, post("k", "{}")).await.text() == "run 2").await;
     assert!(started.elapsed() >= retention);
     assert_eq!((runs.count(), backend.effects(&runs).await), (2, 2));
+}
+
+pub async fn fences_grow_from_run_to_run_also_when_a_key_was_free_between_them(backend: Backend) {
+    let (runs, fences) = (Runs::default(), Arc::<Mutex<Vec<u64>>>::default());
+    let layer = backend.layer().with_takeover(Takeover::RunAgain);
+    let service = {
+        let (runs, fences) = (runs.clone(), Arc::clone(&fences));
+        layer.layer(service_fn(move |request: Request<RequestBody<Body>>| {
+            let context = request.extensions().get::<IdempotencyContext>();
+            let fence = context.expect("a keyed request").fence();
+            fences.lock().expect("no panic").push(fence);
+            let status = match runs.add() {
+                // Nothing happened.
+                1 | 3 => 404,
+                // Nobody knows.
+                2 => 502,
+                _ => 201,
+            };
+            async move { Ok::<_, Infallible>(respond(status, "")) }
+        }))
+    };
+    for _ in 0..4 {
+        send(&service, post("k", "{}")).await;
+    }
+    assert!(send(&service, post("k", "{}")).await.is_replay());
+    forget(&backend, "k").await;
+    send(&service, post("k", "{}")).await;
+    let fences = fences.lock().expect("no panic");
+    assert_eq!(fences.len(), 5);
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+}
+
+async fn forget(backend: &Backend, key: &str) {
+    let key = IdempotencyKey::new(key).expect("a key");
+    let key = RecordKey::derive("", &Scope::single_tenant(), &key);
+    assert!(backend.store.forget(&key).await.expect("a database"));
 }
 
 pub async fn an_operator_finds_a_record_by_scope_and_header_and_frees_the_key(backend: Backend) {

@@ -1,18 +1,17 @@
-//! An application: the layer before a handler that charges, over a pool that leads through a proxy.
+//! An application: the layer before a handler that charges, over a store that leads through a proxy.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response, StatusCode};
-use sqlx::{AssertSqlSafe, Executor};
 use tokio::{task::JoinHandle, time::Instant};
 use tower::{Layer, Service, service_fn, util::BoxCloneSyncService};
 use tower_idempotency::{
-    Drain, IdempotencyLayer, RejectionKind, RequestBody, ResponseBody, ScopeBy, Tx,
-    store::StoreKind,
+    Drain, IdempotencyLayer, RejectionKind, RequestBody, ResponseBody, ScopeBy, store::StoreKind,
 };
 
 use super::{
-    Backend, Pool, PoolOptions,
+    Pool,
+    pool::{Money, assert_in_order, connect},
     world::{World, new_account},
 };
 use crate::{
@@ -83,13 +82,7 @@ impl App {
         settings: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
     ) -> Self {
         Self::around(world, kind, size, settings, |runs, pool| {
-            let money = match kind {
-                StoreKind::Transaction => Money::InTransaction,
-                _ => Money::Elsewhere {
-                    direct: world.direct.clone(),
-                    own: pool.clone(),
-                },
-            };
+            let money = Money::of(world, kind, pool);
             let runs = runs.clone();
             service_fn(move |request: Request<RequestBody<Body>>| {
                 let run = runs.add();
@@ -119,12 +112,7 @@ impl App {
             + 'static,
     {
         let proxy = Proxy::start(&world.url);
-        let pool = PoolOptions::new()
-            .max_connections(size)
-            .acquire_timeout(ACQUIRE_LIMIT)
-            .test_before_acquire(false)
-            .connect_lazy(proxy.url())
-            .expect("a URL");
+        let pool = connect(proxy.url(), size, ACQUIRE_LIMIT);
         let (runs, drain) = (Runs::default(), Drain::new());
         let store = FaultyStore::new(World::store(kind, pool.clone()));
         let layer = IdempotencyLayer::new(store.clone(), ScopeBy::single_tenant())
@@ -189,38 +177,8 @@ impl App {
         assert_eq!(answer.status(), StatusCode::CREATED, "{answer:?}");
         assert_eq!(self.world.charges(&other).await, 1);
         end(self.store.all_calls_ended()).await;
-        assert_pool_in_order(&self.world, &self.pool).await;
+        assert_in_order(&self.world, &self.pool).await;
     }
-}
-
-/// All connections of a pool come back, and none is in a transaction.
-pub async fn assert_pool_in_order(world: &World, pool: &Pool) {
-    let probe = new_account();
-    let size = pool.options().get_max_connections();
-    let mut all = until(|| async {
-        let mut all = Vec::new();
-        for _ in 0..size {
-            all.push(pool.acquire().await.ok()?);
-        }
-        Some(all)
-    })
-    .await;
-    for connection in &mut all {
-        let inserted = connection.execute(AssertSqlSafe(charge_of(&probe))).await;
-        inserted.expect("a connection in order");
-    }
-    assert_eq!(world.charges(&probe).await, i64::from(size));
-}
-
-/// Whose connection the handler charges with.
-#[derive(Clone)]
-enum Money {
-    InTransaction,
-    Elsewhere {
-        direct: Pool,
-        /// The store's pool, whose connection is to be back, or the next call would open a second one.
-        own: Pool,
-    },
 }
 
 impl Handler {
@@ -230,32 +188,16 @@ impl Handler {
         request: Request<RequestBody<Body>>,
         money: Money,
     ) -> Response<Body> {
-        let extensions = request.extensions();
-        let mut tx = match money {
-            Money::InTransaction => Some(Tx::<Backend>::take(extensions).expect("a transaction")),
-            Money::Elsewhere { .. } => None,
-        };
+        let mut purse = money.take(request.extensions()).await;
         let account = request.headers()["idempotency-key"].to_str();
-        let charge = charge_of(account.expect("an account"));
+        let account = account.expect("an account");
         let is_first = run == 1;
-        if let Money::Elsewhere { own, .. } = &money {
-            until(|| async { (own.num_idle() > 0).then_some(()) }).await;
-        }
         if let Some(gate) = self.before.filter(|_| is_first) {
             gate.pass().await;
         }
-        if !is_first || self.charges {
-            let charged = match (&mut tx, &money) {
-                (Some(tx), _) => tx.execute(AssertSqlSafe(charge)).await,
-                (None, Money::Elsewhere { direct, .. }) => {
-                    direct.execute(AssertSqlSafe(charge)).await
-                }
-                (None, Money::InTransaction) => unreachable!("taken above"),
-            };
-            if charged.is_err() {
-                let failed = StatusCode::INTERNAL_SERVER_ERROR;
-                return response(failed, format!("run {run} failed"));
-            }
+        if (!is_first || self.charges) && !purse.charge(account).await {
+            let failed = StatusCode::INTERNAL_SERVER_ERROR;
+            return response(failed, format!("run {run} failed"));
         }
         if let Some(gate) = self.after.filter(|_| is_first) {
             gate.pass().await;
@@ -264,16 +206,4 @@ impl Handler {
         let status = StatusCode::from_u16(status).expect("a status");
         response(status, format!("run {run}"))
     }
-}
-
-/// Waits until all connections of a pool are back.
-pub async fn all_idle(pool: &Pool) {
-    until(|| async { (pool.num_idle() == pool.size() as usize).then_some(()) }).await;
-}
-
-/// The handler's own statement.
-pub const CHARGE: &str = "INSERT INTO charges";
-
-pub fn charge_of(account: &str) -> String {
-    format!("{CHARGE} (account) VALUES ('{account}')")
 }

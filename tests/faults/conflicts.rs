@@ -15,7 +15,8 @@ use tower_idempotency::{RequestBody, Tx, Verdict, store::StoreKind::Transaction}
 
 use super::{
     Backend, DEADLOCK_IS_FOUND_OUT,
-    app::{App, charge_of},
+    app::App,
+    pool::charge_of,
     world::{World, new_account},
 };
 use crate::{

@@ -3,7 +3,11 @@
 //!
 //! The promises are the tables in `transaction.rs` and `lease.rs`, a line for each statement and fault. What doesn't fit into a
 //! table is in the other files. All of it runs on each backend.
-#![cfg(all(unix, feature = "memory", any(feature = "mysql", feature = "postgres")))]
+#![cfg(all(
+    unix,
+    feature = "memory",
+    any(feature = "mysql", feature = "postgres", feature = "redis")
+))]
 #![allow(unreachable_pub, reason = "nothing outside of the tests is reached")]
 #![allow(clippy::duplicate_mod, reason = "the same tests for each backend")]
 #![allow(
@@ -18,6 +22,8 @@ mod mysql;
 mod network;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
 #[path = "../servers/mod.rs"]
 mod servers;
 #[path = "../support/mod.rs"]

@@ -2,7 +2,7 @@
 
 pub use sqlx::{MySql as Backend, MySqlPool as Pool, mysql::MySqlPoolOptions as PoolOptions};
 pub use tower_idempotency::mysql::{LeaseStore, TransactionStore};
-use tower_idempotency::store::StoreKind;
+use tower_idempotency::store::StoreKind::{self, Lease, Transaction};
 
 use self::operating::Operation;
 pub use crate::servers::{MariaDb as Server, mariadb as shared_server};
@@ -15,6 +15,8 @@ mod claims;
 mod commit;
 #[path = "conflicts.rs"]
 mod conflicts;
+#[path = "hanging.rs"]
+mod hanging;
 #[path = "late_grants.rs"]
 mod late_grants;
 #[path = "lease.rs"]
@@ -27,12 +29,25 @@ mod operating;
 mod outages;
 #[path = "patterns.rs"]
 mod patterns;
+#[path = "pool.rs"]
+mod pool;
 #[path = "silence.rs"]
 mod silence;
 #[path = "transaction.rs"]
 mod transaction;
+#[path = "unprotected.rs"]
+mod unprotected;
 #[path = "world.rs"]
 mod world;
+
+pub const KINDS: &[StoreKind] = &[Lease, Transaction];
+
+/// A pool has several, and a statement that was cut off has failed.
+pub const ONE_CONNECTION: bool = false;
+
+pub fn start_server() -> Option<Server> {
+    Server::start()
+}
 
 /// It undoes the whole transaction, which the store finds out by itself.
 const DEADLOCK_IS_FOUND_OUT: bool = true;
@@ -40,7 +55,7 @@ const DEADLOCK_IS_FOUND_OUT: bool = true;
 /// Whether it reads before it deletes: others' locks aren't waited for.
 fn looks_first(kind: StoreKind, operation: Operation) -> bool {
     match operation {
-        Operation::Forget => kind == StoreKind::Transaction,
+        Operation::Forget => kind == Transaction,
         Operation::Purge => true,
         Operation::Inspect | Operation::Ping => false,
     }
@@ -58,8 +73,18 @@ mod statement {
     pub const ROLLBACK: &str = "";
     pub const VERIFICATION: &str = "LOCK IN SHARE MODE";
 
-    pub const RESERVE: &str = "ON DUPLICATE KEY UPDATE";
-    pub const RENEW: &str = "(expires - lease_end)";
-    pub const SETTLE: &str = "fence = GREATEST(fence, ?), state";
-    pub const RELEASE: &str = "SET lease_end";
+    /// Nothing of the server is checked.
+    pub const CHECK: &str = "";
+    pub fn reserve() -> &'static str {
+        "ON DUPLICATE KEY UPDATE"
+    }
+    pub fn renew() -> &'static str {
+        "(expires - lease_end)"
+    }
+    pub fn settle() -> &'static str {
+        "fence = GREATEST(fence, ?), state"
+    }
+    pub fn release() -> &'static str {
+        "SET lease_end"
+    }
 }

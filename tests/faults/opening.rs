@@ -3,7 +3,8 @@
 use tower_idempotency::store::StoreKind::Transaction;
 
 use super::{
-    app::{App, Handler, all_idle},
+    app::{App, Handler},
+    pool::all_idle,
     skew::serializable,
     statement::{OPENING, OPENING_2, ROLLBACK},
     world::{World, new_account},

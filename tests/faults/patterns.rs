@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use tower_idempotency::store::StoreKind::{Lease, Transaction};
 
 use super::{
-    app::{App, CHARGE, Handler, all_idle},
+    app::{App, Handler},
+    pool::{CHARGE, all_idle},
     statement::{
-        COMMIT, OPENING, OPENING_2, RECORD, RELEASE, RENEW, REPLAY_2, RESERVE, ROLLBACK, SETTLE,
-        UNDO, VERIFICATION,
+        COMMIT, OPENING, OPENING_2, RECORD, REPLAY_2, ROLLBACK, UNDO, VERIFICATION, release, renew,
+        reserve, settle,
     },
     world::{World, new_account},
 };
@@ -46,13 +47,13 @@ async fn each_part_of_a_statement_names_one_of_a_request() {
     }
 
     let renewed = lease(&world, 201).await;
-    for part in [RESERVE, RENEW, SETTLE] {
+    for part in [reserve(), renew(), settle()] {
         assert_names_one(&renewed, part);
     }
     let released = lease(&world, 404).await;
-    assert_names_one(&released, RELEASE);
+    assert_names_one(&released, release());
     let abandoned = lease(&world, 502).await;
-    assert_names_one(&abandoned, SETTLE);
+    assert_names_one(&abandoned, settle());
 }
 
 /// The statements of a request, of which the COMMIT may be lost.
@@ -89,7 +90,7 @@ async fn lease(world: &World, status: u16) -> Vec<String> {
     };
     let app = App::new(world, Lease, 2, handler);
     let asked = app.spawn_charge(&new_account());
-    until(|| async { (app.proxy.count(RENEW) > 0).then_some(()) }).await;
+    until(|| async { (app.proxy.count(renew()) > 0).then_some(()) }).await;
     gate.open();
     drop(end(asked).await.expect("no panic"));
     all_idle(&app.pool).await;

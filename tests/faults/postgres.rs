@@ -2,7 +2,7 @@
 
 pub use sqlx::{PgPool as Pool, Postgres as Backend, postgres::PgPoolOptions as PoolOptions};
 pub use tower_idempotency::postgres::{LeaseStore, TransactionStore};
-use tower_idempotency::store::StoreKind;
+use tower_idempotency::store::StoreKind::{self, Lease, Transaction};
 
 use self::operating::Operation;
 pub use crate::servers::{Postgres as Server, postgres as shared_server};
@@ -15,6 +15,8 @@ mod claims;
 mod commit;
 #[path = "conflicts.rs"]
 mod conflicts;
+#[path = "hanging.rs"]
+mod hanging;
 #[path = "late_grants.rs"]
 mod late_grants;
 #[path = "lease.rs"]
@@ -29,14 +31,27 @@ mod outages;
 mod patterns;
 #[path = "pgbouncer.rs"]
 mod pgbouncer;
+#[path = "pool.rs"]
+mod pool;
 #[path = "silence.rs"]
 mod silence;
 #[path = "skew.rs"]
 mod skew;
 #[path = "transaction.rs"]
 mod transaction;
+#[path = "unprotected.rs"]
+mod unprotected;
 #[path = "world.rs"]
 mod world;
+
+pub const KINDS: &[StoreKind] = &[Lease, Transaction];
+
+/// A pool has several, and a statement that was cut off has failed.
+pub const ONE_CONNECTION: bool = false;
+
+pub fn start_server() -> Option<Server> {
+    Server::start()
+}
 
 /// It fails the transaction, and only the handler knows by what.
 const DEADLOCK_IS_FOUND_OUT: bool = false;
@@ -57,8 +72,18 @@ mod statement {
     pub const ROLLBACK: &str = "ROLLBACK";
     pub const VERIFICATION: &str = "lock_timeout";
 
-    pub const RESERVE: &str = "claimed AS (";
-    pub const RENEW: &str = "(expires - lease_end)";
-    pub const SETTLE: &str = "response = excluded.response";
-    pub const RELEASE: &str = "SET lease_end = now, expires = now\n";
+    /// Nothing of the server is checked.
+    pub const CHECK: &str = "";
+    pub fn reserve() -> &'static str {
+        "claimed AS ("
+    }
+    pub fn renew() -> &'static str {
+        "(expires - lease_end)"
+    }
+    pub fn settle() -> &'static str {
+        "response = excluded.response"
+    }
+    pub fn release() -> &'static str {
+        "SET lease_end = now, expires = now\n"
+    }
 }

@@ -7,7 +7,8 @@ use tower_idempotency::{RejectionKind, store::StoreKind::Transaction};
 
 use super::{
     Server,
-    app::{App, CHARGE, Handler, all_idle},
+    app::{App, Handler},
+    pool::{CHARGE, all_idle},
     world::{World, new_account},
 };
 use crate::{

@@ -3,7 +3,8 @@
 use tower_idempotency::store::StoreKind::Transaction;
 
 use super::{
-    app::{App, CHARGE, Handler, all_idle},
+    app::{App, Handler},
+    pool::{CHARGE, all_idle},
     statement::{COMMIT, OPENING, OPENING_2, RECORD, REPLAY_2, ROLLBACK, UNDO, VERIFICATION},
     world::{World, new_account},
 };

@@ -15,7 +15,9 @@ use tower_idempotency::{
     store::{Record, Store, StoreKind},
 };
 
-use super::{LeaseStore, Pool, PoolOptions, Server, TransactionStore, shared_server};
+use super::{
+    LeaseStore, Pool, PoolOptions, Server, TransactionStore, pool::charge_of, shared_server,
+};
 
 /// A database with both stores' tables, and those for charges and balances. Clones are the same.
 #[derive(Clone, Debug)]
@@ -59,12 +61,24 @@ impl World {
         }
     }
 
+    /// A store past the proxy.
+    pub fn direct_store(&self, kind: StoreKind) -> Arc<dyn Store> {
+        Self::store(kind, self.direct.clone())
+    }
+
     /// What is recorded for a key.
     pub async fn record(&self, kind: StoreKind, key: &str) -> Option<Record> {
-        let store = Self::store(kind, self.direct.clone());
+        let store = self.direct_store(kind);
         let key = IdempotencyKey::new(key).expect("a key");
         let key = RecordKey::derive("", &Scope::single_tenant(), &key);
         store.inspect(&key).await.expect("a direct connection")
+    }
+
+    /// Charges this account past the proxy.
+    pub async fn charge(&self, account: &str) {
+        let charged = sqlx::query(AssertSqlSafe(charge_of(account)));
+        let charged = charged.execute(&self.direct).await;
+        charged.expect("a direct connection");
     }
 
     /// How often this account was charged.

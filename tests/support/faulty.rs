@@ -128,6 +128,11 @@ impl FaultyStore {
         self.0.counts.borrow().of(call)
     }
 
+    /// How many calls are running.
+    pub fn running(&self) -> usize {
+        self.0.counts.borrow().running
+    }
+
     /// Waits until so many such calls were started.
     pub async fn reached(&self, call: Call, count: usize) {
         let mut counts = self.0.counts.subscribe();

@@ -91,19 +91,27 @@ impl Connections {
     }
 
     /// Sends on the connection, and once more on another if it was lost meanwhile: that a server was restarted shows only when
-    /// it is asked. Whatever is sent may be sent again, as the driver itself does in a cluster.
+    /// it is asked. Whatever is sent here may be sent again, as the driver itself does in a cluster.
     pub(super) async fn send<T: FromRedisValue>(
         &self,
         message: Message<'_>,
     ) -> Result<T, RedisError> {
-        let answer = match self.send_once(message).await {
-            Err(error) if is_lost(&error) => self.send_once(message).await,
+        let answer = match self.value(message).await {
+            Err(error) if is_lost(&error) => self.value(message).await,
             answer => answer,
         };
         Ok(redis::from_redis_value(answer?)?)
     }
 
-    async fn send_once(&self, message: Message<'_>) -> Result<Value, RedisError> {
+    /// Sends on the connection, and not again: for what may have another answer the second time.
+    pub(super) async fn send_once<T: FromRedisValue>(
+        &self,
+        message: Message<'_>,
+    ) -> Result<T, RedisError> {
+        Ok(redis::from_redis_value(self.value(message).await?)?)
+    }
+
+    async fn value(&self, message: Message<'_>) -> Result<Value, RedisError> {
         let (number, connection) = self.connection().await?;
         // A cluster's own retries go on for minutes.
         let answer = match timeout(ANSWER_LIMIT, connection.send(message)).await {

@@ -56,8 +56,9 @@ use crate::{
 /// # The connection
 ///
 /// The store makes one of its own when it is first used, shares it among all calls, and makes a new one when it is lost, doesn't
-/// answer for 30 seconds, or leads to a server that has become a replica. (Calls that wait for replicas share another one.) What failed because the connection was lost is sent once
-/// more, since every call may be repeated. TLS, the user and the database are the client's.
+/// answer for 30 seconds, or leads to a server that has become a replica. (Calls that wait for replicas share another one.) What
+/// failed because the connection was lost is sent once more, since every call may be repeated; not so
+/// [`forget`](Store::forget), whose answer would be another one. TLS, the user and the database are the client's.
 #[derive(Clone)]
 pub struct RedisStore {
     connections: Arc<Connections>,
@@ -340,9 +341,13 @@ impl Store for RedisStore {
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
+        // Sent again because its answer was lost, it would find nothing and say so. Hence a look at the connection first, which
+        // may have been lost since it was last used.
+        self.ping().await?;
         let mut command = redis::cmd("DEL");
         command.arg(self.name(key));
-        self.send(&command).await.map_err(failed)
+        let forgotten = self.connections.send_once(Message::Command(&command)).await;
+        forgotten.map_err(failed)
     }
 
     /// Nothing: the server removes what has expired by itself.

@@ -1,12 +1,6 @@
-//! Two processes over one SQLite file: this one, and a child that is this very program once more.
-//!
-//! The child handles what it is told to over its input, and tells over its error output what came of it.
-#![cfg(all(feature = "memory", feature = "sqlite"))]
-#![allow(clippy::panic, reason = "an unknown word fails the test")]
+//! Two processes over one SQLite file.
 
-mod support;
-
-use std::{convert::Infallible, path::Path, process::Stdio, time::Duration};
+use std::{convert::Infallible, path::Path, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -15,19 +9,7 @@ use sqlx::{
     Sqlite, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
 };
-use support::{
-    Answer, Body,
-    handler::{Gate, response},
-    post,
-    probe::spawn_send,
-    send,
-};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
-    process::{Child, ChildStderr, ChildStdin, Command},
-    time::timeout,
-};
 use tower::{Layer, service_fn, util::BoxCloneSyncService};
 use tower_idempotency::{
     IdempotencyContext, IdempotencyLayer, RejectionKind, RequestBody, ScopeBy, Tx,
@@ -35,10 +17,19 @@ use tower_idempotency::{
     store::Takeover,
 };
 
+use crate::{
+    other::{LIMIT, OtherProcess, orders, tell, told},
+    support::{
+        Body,
+        handler::{Gate, response},
+        post,
+        probe::spawn_send,
+        send,
+    },
+};
+
 /// How long a killed process blocks its keys; also the time that a store call of the lease store has, three times over.
 const LEASE: Duration = Duration::from_secs(5);
-/// Far longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(60);
 const DIRECTORY: &str = "IDEMPOTENCY_TEST_DIRECTORY";
 const KIND: &str = "IDEMPOTENCY_TEST_STORE";
 const LEASES: &str = "leases";
@@ -47,7 +38,7 @@ const TRANSACTIONS: &str = "transactions";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_killed_between_effect_and_record_blocks_its_keys_and_then_takeover_decides() {
     let shop = Shop::new(LEASES).await;
-    let mut child = OtherProcess::start(&shop).await;
+    let mut child = shop.other_process().await;
     for key in ["held-refuse", "held-again"] {
         child.tell(&format!("send {key} {{}}")).await;
         assert_eq!(child.hears().await, format!("effect {key}"));
@@ -95,7 +86,7 @@ async fn a_process_killed_between_effect_and_record_blocks_its_keys_and_then_tak
 async fn equal_requests_in_two_processes_at_once_have_one_effect() {
     for kind in [LEASES, TRANSACTIONS] {
         let shop = Shop::new(kind).await;
-        let mut child = OtherProcess::start(&shop).await;
+        let mut child = shop.other_process().await;
         let service = shop.layer().await.layer(shop.handler(None).await);
         for number in 0..20 {
             let key = format!("k{number}");
@@ -118,7 +109,7 @@ async fn equal_requests_in_two_processes_at_once_have_one_effect() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lease_store_refuses_a_duplicate_and_another_body_while_another_process_runs() {
     let shop = Shop::new(LEASES).await;
-    let mut child = OtherProcess::start(&shop).await;
+    let mut child = shop.other_process().await;
     let service = shop.layer().await.layer(shop.handler(None).await);
     child.tell("send held 1").await;
     assert_eq!(child.hears().await, "effect held");
@@ -140,7 +131,7 @@ async fn lease_store_refuses_a_duplicate_and_another_body_while_another_process_
 async fn transaction_store_waits_for_the_other_process_and_gets_503_only_if_its_lock_outlasts_the_wait()
  {
     let shop = Shop::new(TRANSACTIONS).await;
-    let mut child = OtherProcess::start(&shop).await;
+    let mut child = shop.other_process().await;
     let patient = shop.layer().await.with_store_call_limit(LIMIT);
     let patient = patient.layer(shop.handler(None).await);
     // By its own limit, and by the busy timeout of its connections.
@@ -174,7 +165,7 @@ async fn transaction_store_waits_for_the_other_process_and_gets_503_only_if_its_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_of_a_killed_process_never_was_and_a_waiting_duplicate_runs() {
     let shop = Shop::new(TRANSACTIONS).await;
-    let mut child = OtherProcess::start(&shop).await;
+    let mut child = shop.other_process().await;
     let service = shop.layer().await.with_store_call_limit(LIMIT);
     let service = service.layer(shop.handler(None).await);
     child.tell("send held {}").await;
@@ -201,7 +192,7 @@ async fn the_other_process() {
         .layer()
         .await
         .layer(shop.handler(Some(gate.clone())).await);
-    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    let mut orders = orders();
     tell("ready");
     while let Some(order) = orders.next_line().await.expect("an input") {
         match order.split(' ').collect::<Vec<_>>()[..] {
@@ -215,19 +206,6 @@ async fn the_other_process() {
             _ => panic!("what is {order}?"),
         }
     }
-}
-
-/// To the parent. Not to the output, where the test harness writes.
-fn tell(word: &str) {
-    eprintln!("{MARK}{word}");
-}
-
-const MARK: &str = "other process: ";
-
-fn told(answer: &Answer) -> String {
-    let (status, rejection) = (answer.status().as_u16(), answer.rejection());
-    let text = answer.text().replace('\n', " ");
-    format!("{status} {rejection:?} {} {text}", answer.is_replay())
 }
 
 /// The database that both processes use, and where effects are: in it for a transaction store, in a file of their own for the other.
@@ -257,6 +235,14 @@ impl Shop {
             kind: if kind == LEASES { LEASES } else { TRANSACTIONS },
             _temporary: None,
         }
+    }
+
+    async fn other_process(&self) -> OtherProcess {
+        let environment = [
+            (DIRECTORY, self.directory.as_os_str()),
+            (KIND, self.kind.as_ref()),
+        ];
+        OtherProcess::start("sqlite::the_other_process", environment).await
     }
 
     async fn layer(&self) -> IdempotencyLayer {
@@ -336,63 +322,3 @@ impl Shop {
 }
 
 const STORE: &str = "store.db";
-
-/// The child. It is killed when this is dropped.
-struct OtherProcess {
-    child: Child,
-    orders: ChildStdin,
-    words: Lines<BufReader<ChildStderr>>,
-}
-
-impl OtherProcess {
-    async fn start(shop: &Shop) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--ignored", "--exact", "the_other_process", "--nocapture"])
-            .env(DIRECTORY, &shop.directory)
-            .env(KIND, shop.kind)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("a process");
-        let orders = child.stdin.take().expect("its input");
-        let words = child.stderr.take().expect("its error output");
-        let words = BufReader::new(words).lines();
-        let mut other = Self {
-            child,
-            orders,
-            words,
-        };
-        assert_eq!(other.hears().await, "ready");
-        other
-    }
-
-    async fn tell(&mut self, order: &str) {
-        let line = format!("{order}\n");
-        self.orders.write_all(line.as_bytes()).await.expect("told");
-    }
-
-    /// Its next word; all else that it writes, such as the message of a panic, is passed on.
-    async fn hears(&mut self) -> String {
-        loop {
-            let line = timeout(LIMIT, self.words.next_line()).await;
-            let line = line.expect("a word in time").expect("its error output");
-            let line = line.expect("a word before its end");
-            match line.strip_prefix(MARK) {
-                Some(word) => return word.to_owned(),
-                None => eprintln!("{line}"),
-            }
-        }
-    }
-
-    async fn hears_answer(&mut self) -> String {
-        let word = self.hears().await;
-        word.strip_prefix("answer ").expect(&word).to_owned()
-    }
-
-    /// `kill -9` on Unix, and waits for the end.
-    async fn kill(&mut self) {
-        self.child.kill().await.expect("a process to kill");
-    }
-}
