@@ -187,6 +187,20 @@ async fn an_answer_that_the_store_has_not_heard_of_promises_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_answer_promises_no_more_than_the_record_has_when_the_store_is_slow() {
+    let store = FaultyStore::new(MemoryStore::new());
+    store.then(Call::Complete, Fault::AnswersLate);
+    let probe = Probe::new();
+    let service = telling(store.clone()).layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    store.reached(Call::Complete, 1).await;
+    advance(Duration::from_secs(4)).await;
+    store.let_go();
+    let first = first.await.expect("an answer");
+    assert_eq!(expires_in(&first), Some("3596"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unprotected_run_promises_nothing() {
     for fault in [None, Some(Fault::Fails(StoreErrorKind::Unavailable))] {
         let store = FaultyStore::new(MemoryStore::new());

@@ -304,6 +304,24 @@ async fn an_unreachable_store_lets_the_handler_run_unprotected_where_that_was_ch
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_unprotected_run_that_did_nothing_leaves_its_key_free() {
+    let (store, drain) = (memory(), Drain::new());
+    let probe = Probe::answering(|run| match run {
+        1 => Ok(answer(StatusCode::NOT_FOUND, "not yet")),
+        run => Ok(created(run)),
+    });
+    // The key is claimed, and nobody hears of it.
+    store.then(
+        Call::Reserve,
+        Fault::LosesAnswer(StoreErrorKind::Unavailable),
+    );
+    let service = unprotected(&store, &drain).layer(probe.service::<Body>());
+    assert_eq!(send(&service, post("k", "{}")).await.text(), "not yet");
+    assert_eq!(drain.wait(MINUTE).await, 0);
+    assert_eq!(send(&service, post("k", "{}")).await.text(), "run 2");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unprotected_run_that_can_not_be_recorded_still_answers() {
     let (store, drain, probe) = (memory(), Drain::new(), Probe::new());
     store.always(Call::Reserve, UNAVAILABLE);

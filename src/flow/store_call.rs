@@ -118,21 +118,23 @@ impl<T: Send, L: FnOnce(T) + Send + Unpin> Future for StoreCall<T, L> {
 impl<T: Send + 'static, L: FnOnce(T) + Send + 'static> Drop for StoreCall<T, L> {
     fn drop(&mut self) {
         if let Some((mut call, late)) = self.pending.take() {
-            let (limit, shared) = (self.limit, Arc::clone(&self.shared));
+            let shared = Arc::clone(&self.shared);
+            let Some(limit) = self.limit else {
+                let counted = LateCall::new(&shared);
+                self.runtime.spawn(async move {
+                    late(call.await);
+                    drop(counted);
+                });
+                return;
+            };
+            // A caller that went away says nothing about the store.
             self.runtime.spawn(async move {
-                // A caller that went away says nothing about the store.
-                let in_time = match limit {
-                    Some(limit) => timeout(limit, &mut call).await.ok(),
-                    None => None,
-                };
-                match in_time {
-                    Some(result) => late(result),
-                    None => {
-                        let counted = LateCall::new(&shared);
-                        late(call.await);
-                        drop(counted);
-                    }
+                if let Ok(result) = timeout(limit, &mut call).await {
+                    return late(result);
                 }
+                let counted = LateCall::new(&shared);
+                late(call.await);
+                drop(counted);
             });
         }
     }
