@@ -2,7 +2,13 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Guard, background, report::Report, store_call::within, subject::Subject};
+use super::{
+    Guard, background,
+    report::Report,
+    store_call::{panicked, within},
+    subject::Subject,
+    unwind::{Panicked, catch},
+};
 use crate::{
     Fingerprint, OnStoreFailure, RejectionKind, SavedResponse, StoreError, StoreErrorKind,
     defaults, event,
@@ -116,7 +122,10 @@ async fn ask(
         guard.call_limit,
         StoreErrorKind::Unavailable,
         async move {
-            let answer = store.reserve(&key, &fingerprint, &terms).await;
+            // What panicked may have claimed the key before.
+            let answer = catch(async { store.reserve(&key, &fingerprint, &terms).await }).await;
+            let answer =
+                answer.unwrap_or_else(|Panicked| Err(panicked(StoreErrorKind::Unavailable)));
             if answer
                 .as_ref()
                 .is_err_and(|error| may_have_claimed(&asking, error))

@@ -84,7 +84,7 @@ pub(super) fn ignore<T>(_late: Result<T, StoreError>) {}
 type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A store that panics was reached. What it did before is known no better than after a call that ran into its limit.
-fn panicked(elapsed: StoreErrorKind) -> StoreError {
+pub(super) fn panicked(elapsed: StoreErrorKind) -> StoreError {
     let kind = if elapsed == StoreErrorKind::Unavailable {
         StoreErrorKind::Other
     } else {
