@@ -294,7 +294,7 @@ pub async fn mysql_transaction_of(size: u32) -> Option<Backend> {
 #[cfg(all(unix, feature = "redis"))]
 pub async fn redis() -> Option<Backend> {
     let client = redis::Client::open(crate::servers::redis()?.url()).expect("a URL");
-    let store = RedisStore::new(&client).with_prefix(redis_prefix());
+    let store = RedisStore::new(client).with_prefix(redis_prefix());
     Backend::without_listing(store)
 }
 

@@ -147,7 +147,7 @@ impl Shop {
                 // It makes one, however many it may have.
                 assert!(connections > 0);
                 let client = redis::Client::open(&*url).expect("a URL");
-                let store = RedisStore::new(&client).with_prefix(&*name);
+                let store = RedisStore::new(client.clone()).with_prefix(&*name);
                 let effects = OnRedis(client, name.clone());
                 (Arc::new(store), Arc::new(effects))
             }

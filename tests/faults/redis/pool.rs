@@ -14,7 +14,7 @@ use super::world::{World, prefix};
 /// A store that connects when it is first used, within a time of its own.
 pub fn connect(url: &str, _size: u32, _limit: Duration) -> RedisStore {
     let client = Client::open(url).expect("a URL");
-    RedisStore::new(&client).with_prefix(prefix())
+    RedisStore::new(client).with_prefix(prefix())
 }
 
 /// Its one connection is nobody's for any time.
