@@ -251,7 +251,7 @@ impl IdempotencyLayer {
     }
 
     /// How many settlements (default: 1024), with how many bytes of responses (default: 64 MiB), may be waiting for a lease store
-    /// to come back. At either bound the store counts as unreachable: new keyed requests are answered at once, by
+    /// to come back (a store's driver may hold copies of them besides). At either bound the store counts as unreachable: new keyed requests are answered at once, by
     /// [`with_on_store_failure`](Self::with_on_store_failure).
     #[must_use]
     pub fn with_settlement_bounds(mut self, count: usize, bytes: usize) -> Self {

@@ -12,8 +12,9 @@ use super::{database, dropped::is_in_transaction};
 use crate::postgres_support::*;
 
 /// What was left behind: nothing but the transaction, one that sees no more of others, and one that has failed.
-const LEFT: [&str; 3] = [
+const LEFT: [&str; 4] = [
     "BEGIN",
+    "BEGIN READ ONLY",
     "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM charges",
     "BEGIN; SELECT FROM nowhere",
 ];

@@ -4,7 +4,7 @@ use sqlx::{
 };
 
 use super::{
-    error::{failed, is_aborted, is_answer, is_conflict},
+    error::{failed, is_aborted, is_answer, is_conflict, is_read_only},
     statement::{Argument, Statement},
     transaction_sql::ROLLBACK,
 };
@@ -93,7 +93,7 @@ impl Database {
         };
         match answer {
             Ok(Some(rows)) => return Ok(rows),
-            Err(error) if !is_aborted(&error) => return Err(error),
+            Err(error) if !is_aborted(&error) && !is_read_only(&error) => return Err(error),
             Ok(None) | Err(_) => {}
         }
         // Whatever the stranger did, nobody would have committed it.

@@ -19,7 +19,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::error::is_lost;
+use super::error::{is_lost, is_read_only};
 
 /// How long an attempt to connect may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -27,6 +27,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How long a server may take to answer before its connection counts as lost. Longer than the layer waits for a call: while
 /// the connection lives, what is sent to take a claim back can't overtake the claim.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How often a server that only reads is a reason to connect anew, to what may be another server by then.
+const RECONNECT: Duration = Duration::from_secs(1);
 
 /// How long the other machine may leave data unacknowledged. A server that hangs acknowledges them, a machine that is gone doesn't.
 #[cfg(target_os = "linux")]
@@ -49,6 +52,21 @@ pub(super) enum Message<'a> {
     ToMasters(&'a Cmd),
 }
 
+/// An error, and whether it may be none on another connection.
+struct Failed {
+    error: RedisError,
+    is_lost: bool,
+}
+
+impl Failed {
+    fn for_good(error: RedisError) -> Self {
+        Self {
+            error,
+            is_lost: false,
+        }
+    }
+}
+
 enum Target {
     Server(Client),
     Cluster(Box<ClusterClient>),
@@ -59,6 +77,7 @@ struct Kept {
     connection: Option<Connection>,
     /// How many there were before.
     number: u64,
+    made: Option<Instant>,
     /// When the last attempt that failed began, and why it did.
     failed: Option<(Instant, RedisError)>,
 }
@@ -97,10 +116,12 @@ impl Connections {
         message: Message<'_>,
     ) -> Result<T, RedisError> {
         let answer = match self.value(message).await {
-            Err(error) if is_lost(&error) => self.value(message).await,
+            Err(Failed { is_lost: true, .. }) => self.value(message).await,
             answer => answer,
         };
-        Ok(redis::from_redis_value(answer?)?)
+        Ok(redis::from_redis_value(
+            answer.map_err(|failed| failed.error)?,
+        )?)
     }
 
     /// Sends on the connection, and not again: for what may have another answer the second time.
@@ -108,22 +129,30 @@ impl Connections {
         &self,
         message: Message<'_>,
     ) -> Result<T, RedisError> {
-        Ok(redis::from_redis_value(self.value(message).await?)?)
+        let answer = self.value(message).await;
+        Ok(redis::from_redis_value(
+            answer.map_err(|failed| failed.error)?,
+        )?)
     }
 
-    async fn value(&self, message: Message<'_>) -> Result<Value, RedisError> {
-        let (number, connection) = self.connection().await?;
+    async fn value(&self, message: Message<'_>) -> Result<Value, Failed> {
+        let (number, connection) = self.connection().await.map_err(Failed::for_good)?;
         // A cluster's own retries go on for minutes.
         let answer = match timeout(ANSWER_LIMIT, connection.send(message)).await {
             Ok(answer) => answer,
             Err(elapsed) => Err(std::io::Error::from(elapsed).into()),
         };
-        if let Err(error) = &answer
-            && (is_lost(error) || error.is_io_error())
-        {
-            self.drop_connection(number);
-        }
-        answer
+        answer.map_err(|error| {
+            let is_lost = if is_read_only(&error) {
+                self.drop_connection(number, RECONNECT)
+            } else if is_lost(&error) || error.is_io_error() {
+                self.drop_connection(number, Duration::ZERO);
+                is_lost(&error)
+            } else {
+                false
+            };
+            Failed { error, is_lost }
+        })
     }
 
     async fn connection(&self) -> Result<(u64, Connection), RedisError> {
@@ -150,6 +179,7 @@ impl Connections {
         match made {
             Ok(connection) => {
                 kept.number += 1;
+                kept.made = Some(Instant::now());
                 kept.failed = None;
                 kept.connection = Some(connection.clone());
                 Ok((kept.number, connection))
@@ -161,13 +191,17 @@ impl Connections {
         }
     }
 
-    /// The next call makes another one, unless somebody has.
-    fn drop_connection(&self, number: u64) {
+    /// The next call makes another one, unless somebody has, or the connection is younger than that. Tells whether it is gone.
+    fn drop_connection(&self, number: u64, age: Duration) -> bool {
         let mut kept = self.kept();
         // A cluster's connection replaces those to its nodes by itself.
-        if kept.number == number && !self.is_cluster() {
+        if self.is_cluster() {
+            return false;
+        }
+        if kept.number == number && kept.made.is_none_or(|made| made.elapsed() >= age) {
             kept.connection = None;
         }
+        kept.number != number || kept.connection.is_none()
     }
 
     /// Nothing panics while it is held.

@@ -37,9 +37,14 @@ fn code(error: &RedisError) -> Option<String> {
     errors.first().map(|(_, error)| error.code().to_owned())
 }
 
-/// Whether the connection is gone, or leads to what is a replica by now: another one may do better.
+/// Whether the connection is gone.
 pub(super) fn is_lost(error: &RedisError) -> bool {
-    error.is_unrecoverable_error() || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+    error.is_unrecoverable_error()
+}
+
+/// Whether the connection leads to what is a replica by now: another one may lead elsewhere.
+pub(super) fn is_read_only(error: &RedisError) -> bool {
+    code(error).as_deref() == Some("READONLY")
 }
 
 /// Whether the server doesn't know the script.
