@@ -60,8 +60,8 @@ use crate::{
 /// more, since every call may be repeated. TLS, the user and the database are the client's.
 #[derive(Clone)]
 pub struct RedisStore {
-    connections: Arc<Connections>,
-    prefix: String,
+    pub(super) connections: Arc<Connections>,
+    pub(super) prefix: String,
     replicas: Option<Replicas>,
     /// Whether the server's eviction policy is known to be right, or doesn't matter.
     checked: Arc<AtomicBool>,
@@ -164,8 +164,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The name of a record. The braces are for a prefix that has none: the digest alone decides about a cluster's node.
-    fn name(&self, key: &RecordKey) -> String {
+    /// The name of a record, as [`scan`](super::scan) reads it. The braces are for a prefix that has none: the digest alone decides about a cluster's node.
+    pub(super) fn name(&self, key: &RecordKey) -> String {
         let digest = blake3::Hash::from_bytes(*key.as_bytes()).to_hex();
         format!("{}:{{{digest}}}", self.prefix)
     }
