@@ -93,19 +93,6 @@ impl Connections {
         matches!(self.target, Target::Cluster(_))
     }
 
-    /// Sends on the connection, and once more on another if it was lost meanwhile: that a server was restarted shows only when
-    /// it is asked. Whatever is sent may be sent again, as the driver itself does in a cluster.
-    pub(super) async fn send<T: FromRedisValue>(
-        &self,
-        message: Message<'_>,
-    ) -> Result<T, RedisError> {
-        let answer = match self.send_once(message).await {
-            Err(error) if is_lost(&error) => self.send_once(message).await,
-            answer => answer,
-        };
-        Ok(redis::from_redis_value(answer?)?)
-    }
-
     /// Asks each master of a cluster: pairs of address and answer. A server's address is empty.
     pub(super) async fn ask_masters(
         &self,
@@ -117,6 +104,19 @@ impl Connections {
             return Ok(redis::from_redis_value(answer)?);
         }
         Ok(vec![(String::new(), answer)])
+    }
+
+    /// Sends on the connection, and once more on another if it was lost meanwhile: that a server was restarted shows only when
+    /// it is asked. Whatever is sent may be sent again, as the driver itself does in a cluster.
+    pub(super) async fn send<T: FromRedisValue>(
+        &self,
+        message: Message<'_>,
+    ) -> Result<T, RedisError> {
+        let answer = match self.send_once(message).await {
+            Err(error) if is_lost(&error) => self.send_once(message).await,
+            answer => answer,
+        };
+        Ok(redis::from_redis_value(answer?)?)
     }
 
     async fn send_once(&self, message: Message<'_>) -> Result<Value, RedisError> {

@@ -2,23 +2,31 @@
 
 use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 
-use super::{connections::Connections, error::failed};
+use super::{
+    connections::{Connections, Message},
+    error::failed,
+};
 use crate::{StoreError, StoreErrorKind};
 
 /// Refuses a server, or a node of a cluster, that evicts.
 pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), StoreError> {
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg(SETTING);
-    let answers = match connections.ask_masters(&command).await {
-        Ok(answers) => answers,
+    let answer = connections.send(Message::ToMasters(&command)).await;
+    let answer = match answer {
+        Ok(answer) => answer,
         Err(error) if is_refused(&error) => {
             report_unknown(&failed(error));
             return Ok(());
         }
         Err(error) => return Err(failed(error)),
     };
-    for (_, answer) in answers {
-        let policy = policy(answer).map_err(failed)?;
+    let nodes = if connections.is_cluster() {
+        by_node(answer)
+    } else {
+        policy(answer).map(|policy| vec![policy])
+    };
+    for policy in nodes.map_err(failed)? {
         // `allkeys-*` and `volatile-*` alike: every record has an expiry.
         if policy != "noeviction" {
             let message = format!(
@@ -32,6 +40,15 @@ pub(super) async fn refuse_eviction(connections: &Connections) -> Result<(), Sto
 }
 
 const SETTING: &str = "maxmemory-policy";
+
+/// The answers of all nodes, by their addresses.
+fn by_node(answer: Value) -> Result<Vec<String>, RedisError> {
+    let nodes = Vec::<(String, Value)>::from_redis_value(answer)?;
+    nodes
+        .into_iter()
+        .map(|(_, answer)| policy(answer))
+        .collect()
+}
 
 /// The pair of the setting's name and value.
 fn policy(answer: Value) -> Result<String, RedisError> {

@@ -50,7 +50,7 @@ use crate::{
 ///   A server that is full refuses new keys with [`Full`](StoreErrorKind::Full), and takes the responses of those that it has.
 /// - Memory: about 250 bytes for each record, and its response.
 /// - The user needs `+evalsha +eval +getrange +get +set +del +pexpire +pttl +time +ping` on `~prefix:*`, `+config|get` for the check,
-///   `+wait` for replicas, and `+info +scan +strlen` (`+cluster|info`) for [`ListRecords`](crate::store::ListRecords).
+///   and `+wait` for replicas.
 /// - [`purge_expired`](Store::purge_expired) does nothing, and no [`Purger`](crate::Purger) is needed.
 ///
 /// # Listing
@@ -58,7 +58,8 @@ use crate::{
 /// [`ListRecords`](crate::store::ListRecords) walks over all names of the server, or of each master of a cluster, in steps of 500, and
 /// reads the heads of those that are records. Without an order; a record may be given or counted twice when the server resizes its
 /// table meanwhile, and missed only if its slot moves to another master. Each page is about 100 000 names at most. A cursor is good
-/// until a server is restarted or another one takes over.
+/// until a server is restarted or another one takes over. The user needs `+info +scan +strlen` as well, and `+cluster|info` on a
+/// cluster.
 ///
 /// # The connection
 ///
