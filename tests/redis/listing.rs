@@ -251,26 +251,50 @@ async fn a_cursor_of_another_store_or_of_a_server_before_its_restart_is_refused(
     }
 }
 
+/// Of one who may list, and do nothing else.
+const PERMISSIONS: [&str; 13] = [
+    "ACL",
+    "SETUSER",
+    "lister",
+    "on",
+    ">secret",
+    "~tower-idempotency:*",
+    "-@all",
+    "+info",
+    "+scan",
+    "+time",
+    "+pttl",
+    "+getrange",
+    "+strlen",
+];
+
 #[tokio::test]
 async fn a_listing_needs_these_permissions() {
     let Some(server) = Redis::start() else { return };
-    let rules = "+info +scan +time +pttl +getrange +strlen";
-    let mut command = vec![
-        "ACL",
-        "SETUSER",
-        "lister",
-        "on",
-        ">secret",
-        "~tower-idempotency:*",
-        "-@all",
-    ];
-    command.extend(rules.split(' '));
-    let () = server.run(&command).unwrap();
+    let () = server.run(&PERMISSIONS).unwrap();
     let expected = claimed(&store_at(server.url()), 2).await;
     let url = server.url().replace("redis://", "redis://lister:secret@");
     let store = store_at(&url);
     assert_eq!(keys(&store, 100).await, expected);
     assert_eq!(store.count_records().await.unwrap(), counts(2, 0, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_of_a_cluster_needs_these_permissions() {
+    let Some(cluster) = block_in_place(RedisCluster::start) else {
+        return;
+    };
+    let expected = claimed(&on_cluster(&cluster), 10).await;
+    for node in cluster.nodes() {
+        let of_cluster = ["+cluster|info", "+cluster|slots"];
+        let () = node.run(&[&PERMISSIONS[..], &of_cluster].concat()).unwrap();
+    }
+    let client = ClusterClient::builder(cluster.urls())
+        .username("lister")
+        .password("secret");
+    let store = RedisStore::cluster(client.build().unwrap());
+    assert_eq!(keys(&store, 100).await, expected);
+    assert_eq!(store.count_records().await.unwrap(), counts(10, 0, 0, 0));
 }
 
 fn on_cluster(cluster: &RedisCluster) -> RedisStore {
