@@ -14,10 +14,14 @@ use redis::{Client, cluster::ClusterClient};
 use servers::{Redis, RedisCluster, redis, valkey};
 use store_support::until;
 use tokio::time::Instant;
-use tower_idempotency::{RedisStore, conformance::Harness, store::Store};
+use tower_idempotency::{
+    RedisStore,
+    conformance::{Harness, ListingHarness},
+    store::{ListRecords, Store},
+};
 
 struct OnServer {
-    store: Arc<dyn Store>,
+    store: Arc<RedisStore>,
     forgetful: Option<&'static Redis>,
 }
 
@@ -28,12 +32,22 @@ impl Harness for OnServer {
             let flushed = server.run::<()>(&["SCRIPT", "FLUSH"]);
             flushed.expect("scripts that are forgotten");
         }
-        Arc::clone(&self.store)
+        Arc::<RedisStore>::clone(&self.store)
     }
 
     async fn pass(&self, time: Duration) {
         let end = Instant::now() + time;
         until(|| async { Instant::now() >= end }).await;
+    }
+}
+
+impl ListingHarness for OnServer {
+    fn listing(&self) -> Arc<dyn ListRecords> {
+        Arc::<RedisStore>::clone(&self.store)
+    }
+
+    fn may_repeat(&self) -> bool {
+        true
     }
 }
 
@@ -101,14 +115,17 @@ macro_rules! test {
 
 mod on_a_server {
     tower_idempotency::__conformance_clauses!(lease, [test] super::alone());
+    tower_idempotency::__conformance_clauses!(lease_listing, [test] super::alone());
 }
 
 mod in_the_third_protocol {
     tower_idempotency::__conformance_clauses!(lease, [test] super::in_the_third_protocol());
+    tower_idempotency::__conformance_clauses!(lease_listing, [test] super::in_the_third_protocol());
 }
 
 mod on_valkey {
     tower_idempotency::__conformance_clauses!(lease, [test] super::on_valkey());
+    tower_idempotency::__conformance_clauses!(lease_listing, [test] super::on_valkey());
 }
 
 mod on_a_server_that_forgets_scripts {
@@ -121,4 +138,5 @@ mod on_a_server_with_a_replica {
 
 mod on_a_cluster {
     tower_idempotency::__conformance_clauses!(lease, [test] super::clustered());
+    tower_idempotency::__conformance_clauses!(lease_listing, [test] super::clustered());
 }

@@ -11,14 +11,20 @@ use crate::target::Target;
     after_help = "Exit codes: 0 done; 1 no such record, or not confirmed; 2 wrong usage; 3 the store failed."
 )]
 pub(crate) struct Arguments {
-    /// sqlite://…, postgres://… or mysql://…; `-` takes it from the environment variable STORE_URL
+    /// sqlite://…, postgres://…, mysql://…, redis://… or redis-cluster://…; `-` takes it from the environment variable STORE_URL
     pub(crate) store_url: String,
     /// The records are those of a transaction store, not of a lease store
     #[arg(long, global = true)]
     pub(crate) transaction: bool,
-    /// The store's table, if it isn't the default one (not on SQLite)
+    /// The store's table, if it isn't the default one (Postgres, MySQL)
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) table: Option<String>,
+    /// What the names of the records begin with, if the service has `with_prefix` (Redis)
+    #[arg(long, global = true)]
+    pub(crate) prefix: Option<String>,
+    /// The server may evict records: the service has `allow_eviction` (Redis)
+    #[arg(long, global = true)]
+    pub(crate) allow_eviction: bool,
     /// Prints JSON: one document, or one per line for a list
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -36,7 +42,7 @@ pub(crate) enum Command {
         #[arg(long)]
         body: bool,
     },
-    /// Lists runs in flight and runs of unknown outcome, the oldest first
+    /// Lists runs in flight and runs of unknown outcome, the oldest first (on Redis in no order)
     List {
         /// Only those whose last claim is at least this old, as in `10m` or `2h 30m`
         #[arg(long, value_name = "AGE", default_value = "0s", value_parser = humantime::parse_duration)]
@@ -53,7 +59,7 @@ pub(crate) enum Command {
         #[arg(long)]
         yes: bool,
     },
-    /// Removes all expired records
+    /// Removes all expired records (on Redis there are none)
     Purge {
         /// How many at once
         #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -61,6 +67,6 @@ pub(crate) enum Command {
     },
     /// Counts the records by how they stand
     Stats,
-    /// Tells whether the store answers, and whether its table is as it should be
+    /// Tells whether the store answers, and whether its table or server is as it should be
     Ping,
 }

@@ -1,9 +1,9 @@
 //! A command-line tool for whoever operates a service with this layer: which keys hang, what is under one, free it, clean up.
 //!
-//! Run with `cargo run --example ops --features sqlite,postgres,mysql -- <store-url> <command>`
+//! Run with `cargo run --example ops --features sqlite,postgres,mysql,redis -- <store-url> <command>`
 //!
 //! ```sh
-//! ops='cargo run -q --example ops --features sqlite,postgres,mysql --'
+//! ops='cargo run -q --example ops --features sqlite,postgres,mysql,redis --'
 //! $ops sqlite://shop.db --transaction inspect --scope alice --key 8e03978e-40d5-43dd-bc93-6894a57f9324
 //! # record key  5d0c…
 //! # state       completed
@@ -19,8 +19,12 @@
 //! # {"kind":"lease","in_flight":2,"unknown":1,"completed":86012,"expired":310,"response_bytes":30104200}
 //! ```
 //!
+//! Redis is `redis://host:port`, and a cluster `redis-cluster://host:port,host:port` with some of its nodes. For TLS (`rediss://`,
+//! `rediss-cluster://`) build with a TLS feature of the driver as well, as in `--features sqlite,redis,redis/tokio-native-tls-comp`.
+//!
 //! A URL of `-` stands for that of the environment variable `STORE_URL`: what is on a command line, a password say, others can
-//! see. The tool checks the table first, so its database user needs the privileges of the application's.
+//! see. The tool checks the table first, so its database user needs the privileges of the application's; on Redis it checks the
+//! server, and for `list` and `stats` needs some more (see `RedisStore`).
 //!
 //! Exit codes: 0 done; 1 there is no such record, or the forgetting was not confirmed; 2 wrong usage; 3 the store failed.
 
@@ -30,6 +34,8 @@ mod failure;
 mod forget;
 mod json;
 mod list;
+#[cfg(feature = "redis")]
+mod redis;
 mod show;
 mod stores;
 mod target;

@@ -24,7 +24,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    fn listing<S: ListRecords>(store: S) -> Self {
+    pub(crate) fn listing<S: ListRecords>(store: S) -> Self {
         let records = Arc::new(store);
         Self {
             store: Arc::<S>::clone(&records),
@@ -40,14 +40,24 @@ pub(crate) async fn open(arguments: &Arguments) -> Result<Opened, Failure> {
             .map_err(|_missing| Failure::usage("`-` needs STORE_URL in the environment"))?,
         url => url.to_owned(),
     };
-    match url.split_once(':').map(|(scheme, _)| scheme) {
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme);
+    #[cfg(feature = "redis")]
+    if let Some("redis" | "rediss" | "redis-cluster" | "rediss-cluster") = scheme {
+        return crate::redis::open(&url, arguments).await;
+    }
+    if arguments.prefix.is_some() || arguments.allow_eviction {
+        return Err(Failure::usage(
+            "--prefix and --allow-eviction are for Redis",
+        ));
+    }
+    match scheme {
         Some("sqlite") => of_sqlite(&url, arguments).await,
         #[cfg(feature = "postgres")]
         Some("postgres" | "postgresql") => of_postgres(&url, arguments).await,
         #[cfg(feature = "mysql")]
         Some("mysql" | "mariadb") => of_mysql(&url, arguments).await,
         Some(_) | None => Err(Failure::usage(
-            "no store has such a URL, or this was built without its feature: sqlite, postgres, mysql",
+            "no store has such a URL, or this was built without its feature: sqlite, postgres, mysql, redis",
         )),
     }
 }
@@ -117,4 +127,4 @@ async fn pool_of<DB: Database>(url: &str) -> Result<Pool<DB>, Failure> {
     Ok(pool.connect(url).await?)
 }
 
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);

@@ -21,4 +21,9 @@ pub trait Harness: Send + Sync {
 pub trait ListingHarness: Harness {
     /// The store of [`store`](Harness::store).
     fn listing(&self) -> Arc<dyn ListRecords>;
+
+    /// Whether it says that a listing may give a record twice (default: no).
+    fn may_repeat(&self) -> bool {
+        false
+    }
 }

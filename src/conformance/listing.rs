@@ -91,8 +91,8 @@ pub async fn a_settled_key_is_not_listed(harness: &dyn ListingHarness) {
 }
 
 /// Clause L4.
-pub async fn pages_hold_each_record_once(harness: &dyn ListingHarness) {
-    let case = Case::new(harness, "L4 pages_hold_each_record_once");
+pub async fn pages_miss_no_record(harness: &dyn ListingHarness) {
+    let case = Case::new(harness, "L4 pages_miss_no_record");
     let cases: Vec<Case> = (0..5).map(|_| case.on_random_key()).collect();
     for case in &cases {
         case.acquire(&terms()).await;
@@ -102,7 +102,8 @@ pub async fn pages_hold_each_record_once(harness: &dyn ListingHarness) {
         let all = all(&case, &*listing, Duration::ZERO, limit).await;
         for case in &cases {
             let times = all.iter().filter(|listed| listed.key == case.key).count();
-            case.check(times == 1, "each record once", &(limit, times));
+            let is_right = times == 1 || (times > 1 && harness.may_repeat());
+            case.check(is_right, "each record once", &(limit, times));
         }
     }
     let none = all(&case, &*listing, Duration::ZERO, 0).await;

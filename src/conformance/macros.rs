@@ -86,7 +86,7 @@ macro_rules! __conformance_clauses {
         $crate::__conformance_clauses!(@[
             listing::an_unsettled_record_is_listed
             listing::an_age_counts_from_the_last_claim
-            listing::pages_hold_each_record_once
+            listing::pages_miss_no_record
             listing::unsettled_records_are_counted
         ] $($rest)+);
     };

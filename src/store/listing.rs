@@ -9,14 +9,14 @@ use crate::{RecordKey, StoreError};
 
 /// What an operator asks a store besides single keys: which runs hang or ended without an outcome, and how much there is.
 ///
-/// A trait of its own, as not every backend can look at its records without a key. [`MemoryStore`](crate::MemoryStore) and the SQL
-/// stores of this crate can. The layer never calls it.
+/// A trait of its own, as not every backend can look at its records without a key. The stores of this crate can. The layer never
+/// calls it.
 ///
 /// # What it costs
 ///
 /// The stores of this crate look at every record that they have: an index on the state would have to be paid for by every request, to
 /// serve a question that is asked a few times a year. Nothing is locked meanwhile, so that requests go on. A SQL store gives its
-/// database 30 seconds for one call.
+/// database 30 seconds for one call. `RedisStore` walks over all names of its server, those of others as well, in small steps.
 ///
 /// # Contract
 ///
@@ -26,8 +26,8 @@ use crate::{RecordKey, StoreError};
 /// - L1. *lease* `an_unsettled_record_is_listed`: running, lapsed or abandoned, as [`inspect`](Store::inspect) tells of it.
 /// - L2. *lease* `an_age_counts_from_the_last_claim`: only records that are at least as old are listed.
 /// - L3. *all* `a_settled_key_is_not_listed`: completed, released, forgotten or expired.
-/// - L4. *lease* `pages_hold_each_record_once`: a page has `limit` records at most, and all pages together have each
-///   record once that is there all the time.
+/// - L4. *lease* `pages_miss_no_record`: a page has `limit` records at most, and all pages together have each record that is there
+///   all the time: once, or more than once from a store that says so, as `RedisStore` does.
 /// - L5. *all* `completed_records_are_counted`, with the bytes of their responses, and
 /// - L6. *lease* `unsettled_records_are_counted`: by how they stand.
 ///
@@ -67,12 +67,13 @@ pub trait ListRecords: Store {
     /// Unexpired records without an outcome whose last claim is at least `older_than` ago: a page of at most `limit`
     /// (0 lists nothing), after the one that gave this cursor (L1 to L4).
     ///
-    /// The oldest come first, where a store can sort them; those of this crate do. A page may have fewer records than `limit`,
-    /// or none, and not be the last.
+    /// The oldest come first, where a store can sort them; those of this crate do, except `RedisStore`. A page may have fewer records
+    /// than `limit`, or none, and not be the last.
     ///
     /// # Errors
     ///
-    /// Only those of every call; a cursor that is of another kind of store is [`Other`](crate::StoreErrorKind::Other).
+    /// Only those of every call; a cursor that is of another kind of store, or can't be followed any more, is
+    /// [`Other`](crate::StoreErrorKind::Other).
     async fn list_unsettled(
         &self,
         older_than: Duration,

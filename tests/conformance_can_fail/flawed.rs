@@ -56,6 +56,7 @@ pub(crate) enum Flaw {
     ListsSettled,
     OverfillsPages,
     SkipsTheLastOfAPage,
+    ListsTwice,
     CountsNothing,
 }
 

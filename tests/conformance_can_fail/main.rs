@@ -100,8 +100,9 @@ const FLAWS: &[(Flaw, &str)] = &[
         "L2 an_age_counts_from_the_last_claim",
     ),
     (Flaw::ListsSettled, "L3 a_settled_key_is_not_listed"),
-    (Flaw::OverfillsPages, "L4 pages_hold_each_record_once"),
-    (Flaw::SkipsTheLastOfAPage, "L4 pages_hold_each_record_once"),
+    (Flaw::OverfillsPages, "L4 pages_miss_no_record"),
+    (Flaw::SkipsTheLastOfAPage, "L4 pages_miss_no_record"),
+    (Flaw::ListsTwice, "L4 pages_miss_no_record"),
     (Flaw::CountsNothing, "L5 completed_records_are_counted"),
     (Flaw::CountsNothing, "L6 unsettled_records_are_counted"),
 ];

@@ -10,9 +10,11 @@
 mod confirmation;
 mod hostile;
 mod records;
+#[cfg(feature = "redis")]
+mod redis;
 #[path = "../server/mod.rs"]
 mod server;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 #[path = "../servers/mod.rs"]
 mod servers;
 mod shop;
@@ -52,3 +54,11 @@ on_every_store! {
     expired_records_are_purged_in_batches
     a_table_that_is_missing_or_of_a_later_release_is_told
 }
+
+// It has no tables, and nothing to purge.
+#[cfg(feature = "redis")]
+on_every_store!(@redis_lease
+    a_record_is_found_by_scope_and_header
+    a_key_is_freed_by_those_who_mean_it
+    unsettled_records_are_listed_and_all_are_counted
+);

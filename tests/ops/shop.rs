@@ -22,15 +22,23 @@ pub struct Shop {
     /// Through a pool of the test's own.
     pub store: Arc<dyn ListRecords>,
     _file: Option<TempDir>,
+    #[cfg(feature = "redis")]
+    _server: Option<crate::servers::Redis>,
 }
 
 impl Shop {
     async fn new(url: String, store: impl ListRecords) -> Option<Self> {
-        Some(Self {
+        Some(Self::over(url, store))
+    }
+
+    pub fn over(url: String, store: impl ListRecords) -> Self {
+        Self {
             url,
             store: Arc::new(store),
             _file: None,
-        })
+            #[cfg(feature = "redis")]
+            _server: None,
+        }
     }
 
     pub fn is_transaction(&self) -> bool {
@@ -155,3 +163,16 @@ on_server!(
     sqlx::MySqlPool,
     mysql::TransactionStore
 );
+
+/// One on a server of its own.
+#[cfg(feature = "redis")]
+pub async fn redis_lease() -> Option<Shop> {
+    let server = crate::servers::Redis::start()?;
+    let client = redis::Client::open(server.url()).expect("a client");
+    let store = tower_idempotency::RedisStore::new(client);
+    let shop = Shop::new(server.url().to_owned(), store).await?;
+    Some(Shop {
+        _server: Some(server),
+        ..shop
+    })
+}

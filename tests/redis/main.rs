@@ -17,6 +17,7 @@ mod driver;
 mod eviction;
 mod facts;
 mod full;
+mod listing;
 mod record;
 #[path = "../redis_support/mod.rs"]
 mod redis_support;

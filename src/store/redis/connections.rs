@@ -11,10 +11,10 @@ use std::{
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, Value,
-    aio::MultiplexedConnection,
-    cluster::ClusterClient,
+    aio::{ConnectionLike, MultiplexedConnection},
+    cluster::{ClusterClient, NodeAddress},
     cluster_async::ClusterConnection,
-    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo},
+    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
     io::tcp::TcpSettings,
 };
 use tokio::time::{Instant, timeout};
@@ -50,6 +50,9 @@ pub(super) enum Message<'a> {
     Together(&'a Pipeline),
     /// A command to each master of a cluster, whose answers come as pairs of address and answer. To a server, as any command.
     ToMasters(&'a Cmd),
+    /// Commands to the master of a cluster that answered under this address, each with an answer or an error of its own. To a
+    /// server, whatever the address.
+    ToMaster(&'a str, &'a Pipeline),
 }
 
 /// An error, and whether it may be none on another connection.
@@ -107,6 +110,19 @@ impl Connections {
 
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.target, Target::Cluster(_))
+    }
+
+    /// Asks each master of a cluster: pairs of address and answer. A server's address is empty.
+    pub(super) async fn ask_masters(
+        &self,
+        command: &Cmd,
+    ) -> Result<Vec<(String, Value)>, RedisError> {
+        let answer: Value = self.send(Message::ToMasters(command)).await?;
+        let answer = answer.extract_error()?;
+        if self.is_cluster() {
+            return Ok(redis::from_redis_value(answer)?);
+        }
+        Ok(vec![(String::new(), answer)])
     }
 
     /// Sends on the connection, and once more on another if it was lost meanwhile: that a server was restarted shows only when
@@ -229,6 +245,20 @@ impl Connection {
                 let masters = (MultipleNodeRoutingInfo::AllMasters, None);
                 let routing = RoutingInfo::MultiNode(masters);
                 cluster.route_command(command.clone(), routing).await
+            }
+            (Self::Server(mut server), Message::ToMaster(_, commands)) => {
+                let answers = server.req_packed_commands(commands, 0, commands.len());
+                answers.await.map(Value::Array)
+            }
+            (Self::Cluster(mut cluster), Message::ToMaster(address, commands)) => {
+                let address: NodeAddress = address.parse()?;
+                let (host, port) = (address.host().to_owned(), address.port());
+                let (count, node) = (
+                    commands.len(),
+                    SingleNodeRoutingInfo::ByAddress { host, port },
+                );
+                let answers = cluster.route_pipeline(commands.clone(), 0, count, node);
+                answers.await.map(Value::Array)
             }
         }
     }

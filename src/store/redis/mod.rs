@@ -3,7 +3,9 @@
 mod connections;
 mod error;
 mod eviction;
+mod listing;
 mod record;
+mod scan;
 mod script;
 mod store;
 

@@ -15,6 +15,9 @@ use crate::{
     store::{Claim, Nonce, Record, RecordState, Reservation},
 };
 
+/// What goes before the response.
+pub(super) const HEAD: u64 = 72;
+
 const FORMAT: u8 = 1;
 const RUNNING: u8 = 0;
 const COMPLETED: u8 = 1;
@@ -87,6 +90,15 @@ impl Stored {
             },
             RecordState::Unknown => Reservation::Unknown,
         })
+    }
+
+    pub(super) fn is_completed(&self) -> bool {
+        self.state == COMPLETED
+    }
+
+    /// The time of the claim, by the server's clock.
+    pub(super) fn claimed(&self) -> Duration {
+        Duration::from_micros(self.fence)
     }
 
     /// The record as an operator sees it.

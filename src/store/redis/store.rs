@@ -53,6 +53,14 @@ use crate::{
 ///   `+wait` for replicas, `+cluster|slots` on a cluster, and `+select` for a numbered database.
 /// - [`purge_expired`](Store::purge_expired) does nothing, and no [`Purger`](crate::Purger) is needed.
 ///
+/// # Listing
+///
+/// [`ListRecords`](crate::store::ListRecords) walks over all names of the server, or of each master of a cluster, in steps of 500, and
+/// reads the heads of those that are records. Without an order; a record may be given or counted twice when the server resizes its
+/// table meanwhile, and missed only if its slot moves to another master. Each page is about 100 000 names at most. A cursor is good
+/// until a server is restarted or another one takes over. The user needs `+info +scan +strlen` as well, and `+cluster|info` on a
+/// cluster.
+///
 /// # The connection
 ///
 /// The store makes one of its own when it is first used, shares it among all calls, and makes a new one when it is lost, doesn't
@@ -61,10 +69,10 @@ use crate::{
 /// [`forget`](Store::forget), whose answer would be another one. TLS, the user and the database are the client's.
 #[derive(Clone)]
 pub struct RedisStore {
-    connections: Arc<Connections>,
+    pub(super) connections: Arc<Connections>,
     /// For what waits for replicas, which holds up all that is sent behind it.
     waiting: Arc<Connections>,
-    prefix: String,
+    pub(super) prefix: String,
     replicas: Option<Replicas>,
     /// Whether the server's eviction policy is known to be right, or doesn't matter.
     checked: Arc<AtomicBool>,
@@ -172,8 +180,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The name of a record. The braces are for a prefix that has none: the digest alone decides about a cluster's node.
-    fn name(&self, key: &RecordKey) -> String {
+    /// The name of a record, as [`scan`](super::scan) reads it. The braces are for a prefix that has none: the digest alone decides about a cluster's node.
+    pub(super) fn name(&self, key: &RecordKey) -> String {
         let digest = blake3::Hash::from_bytes(*key.as_bytes()).to_hex();
         format!("{}:{{{digest}}}", self.prefix)
     }
