@@ -62,7 +62,7 @@ pub(crate) fn describe() {
             (
                 LATE_CALLS,
                 Unit::Count,
-                "Calls of the store that go on although nobody waits for them any more.",
+                "Calls of the store that go on after their limit.",
             ),
         ] {
             describe_gauge!(name, unit, description);

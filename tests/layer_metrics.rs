@@ -21,11 +21,12 @@ use tower_idempotency::{
     Drain, IdempotencyLayer, MemoryStore, OnInFlight, RequestBody, Scope, ScopeBy, StoreErrorKind,
 };
 
-const GAUGES: [&str; 4] = [
+const GAUGES: [&str; 5] = [
     "in_flight_runs",
     "waiting",
     "owed_settlements",
     "owed_bytes",
+    "late_store_calls",
 ];
 const UNAVAILABLE: Fault = Fault::Fails(StoreErrorKind::Unavailable);
 
@@ -57,7 +58,7 @@ impl Recorder {
         value.unwrap_or_default().parse().expect("a number")
     }
 
-    fn gauges(&self) -> [f64; 4] {
+    fn gauges(&self) -> [f64; 5] {
         GAUGES.map(|gauge| self.value(gauge))
     }
 
@@ -78,7 +79,7 @@ async fn all_that_can_start_at_zero_is_there_from_the_start_with_its_description
     let recorder = Recorder::new();
     let _guard = recorder.start();
     let _service = layer(MemoryStore::new()).layer(Probe::new().service::<Body>());
-    assert_eq!(recorder.gauges(), [0.0; 4]);
+    assert_eq!(recorder.gauges(), [0.0; 5]);
     for outcome in ["saved", "cancelled", "outcome_unknown", "outcome_pending"] {
         let series = format!("requests_total{{outcome=\"{outcome}\"}}");
         assert_eq!(recorder.value(&series), 0.0);
@@ -137,16 +138,16 @@ async fn a_run_is_in_flight_and_its_duplicates_wait_until_they_end_however_they_
     probe.started(1).await;
     let waiters = [(); 2].map(|()| spawn_send(&service, post("k", "{}")));
     recorder.until("waiting", 2.0).await;
-    assert_eq!(recorder.gauges(), [1.0, 2.0, 0.0, 0.0]);
+    assert_eq!(recorder.gauges(), [1.0, 2.0, 0.0, 0.0, 0.0]);
     // The callers go away: a waiter waits no more, and the run goes on.
     let [gone, stays] = waiters;
     gone.abort();
     first.abort();
     recorder.until("waiting", 1.0).await;
-    assert_eq!(recorder.gauges(), [1.0, 1.0, 0.0, 0.0]);
+    assert_eq!(recorder.gauges(), [1.0, 1.0, 0.0, 0.0, 0.0]);
     probe.open();
     assert!(stays.await.expect("an answer").is_replay());
-    assert_eq!(recorder.gauges(), [0.0; 4]);
+    assert_eq!(recorder.gauges(), [0.0; 5]);
 }
 
 #[tokio::test]
@@ -156,14 +157,14 @@ async fn a_run_that_panics_or_is_dropped_is_in_flight_no_more() {
     let panicking = Probe::answering(|_| panic!("a handler that panics"));
     let service = layer(MemoryStore::new()).layer(panicking.service());
     send(&service, post("k", "{}")).await;
-    assert_eq!(recorder.gauges(), [0.0; 4]);
+    assert_eq!(recorder.gauges(), [0.0; 5]);
 
     let probe = Probe::new().shut();
     let inline = layer(MemoryStore::new()).with_detached(false);
     let service = inline.layer(probe.service());
     let dropped = spawn_send(&service, post("k", "{}"));
     probe.started(1).await;
-    assert_eq!(recorder.gauges(), [1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(recorder.gauges(), [1.0, 0.0, 0.0, 0.0, 0.0]);
     dropped.abort();
     recorder.until("in_flight_runs", 0.0).await;
     assert_eq!(recorder.value("requests_total{outcome=\"abandoned\"}"), 1.0);
@@ -182,11 +183,40 @@ async fn responses_are_owed_until_the_store_has_them() {
         .layer(probe.service());
     send(&service, post("k", "{}")).await;
     send(&service, post("l", "{}")).await;
-    assert_eq!(recorder.gauges(), [0.0, 0.0, 2.0, 24.0]);
+    assert_eq!(recorder.gauges(), [0.0, 0.0, 2.0, 24.0, 0.0]);
     store.heal();
     assert_eq!(drain.wait(Duration::from_secs(60)).await, 0);
-    assert_eq!(recorder.gauges(), [0.0; 4]);
+    assert_eq!(recorder.gauges(), [0.0; 5]);
     assert_eq!(recorder.value("requests_total{outcome=\"owed\"}"), 2.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_hang_are_late_from_their_limit_until_the_store_answers() {
+    let recorder = Recorder::new();
+    let _guard = recorder.start();
+    let store = FaultyStore::new(MemoryStore::new());
+    store.always(Call::Reserve, Fault::Hangs);
+    let limit = Duration::from_secs(5);
+    let service = layer(store.clone())
+        .with_store_call_limit(limit)
+        .layer(Probe::new().service());
+    // One whose caller stays, and one whose caller goes away before the limit: only the store's own time counts.
+    let stays = spawn_send(&service, post("k", "{}"));
+    let goes = spawn_send(&service, post("l", "{}"));
+    store.reached(Call::Reserve, 2).await;
+    goes.abort();
+    assert!(goes.await.is_err());
+    pass(limit / 2).await;
+    assert_eq!(recorder.value("late_store_calls"), 0.0);
+    let refused = stays.await.expect("an answer");
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    pass(limit).await;
+    recorder.until("late_store_calls", 2.0).await;
+
+    store.let_go();
+    store.all_calls_ended().await;
+    recorder.until("late_store_calls", 0.0).await;
+    assert_eq!(recorder.gauges(), [0.0; 5]);
 }
 
 #[tokio::test]

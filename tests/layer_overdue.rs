@@ -20,6 +20,10 @@ use tower_idempotency::{
 const MINUTE: Duration = Duration::from_secs(60);
 const BOUND: usize = 10;
 
+fn store_and_drain() -> (FaultyStore, Drain) {
+    (FaultyStore::new(MemoryStore::new()), Drain::new())
+}
+
 fn layer(store: &FaultyStore, drain: &Drain) -> IdempotencyLayer {
     IdempotencyLayer::new(store.clone(), ScopeBy::single_tenant())
         .with_drain(drain.clone())
@@ -28,11 +32,8 @@ fn layer(store: &FaultyStore, drain: &Drain) -> IdempotencyLayer {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_is_asked_no_more_than_the_bound_and_is_back_at_once() {
-    let (store, drain, probe) = (
-        FaultyStore::new(MemoryStore::new()),
-        Drain::new(),
-        Probe::new(),
-    );
+    let (store, drain) = store_and_drain();
+    let probe = Probe::new();
     store.always(Call::Reserve, Fault::Hangs);
     let service = layer(&store, &drain).layer(probe.service::<Body>());
     for number in 0..100 {
@@ -63,11 +64,8 @@ async fn a_store_that_hangs_is_asked_no_more_than_the_bound_and_is_back_at_once(
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_come_at_once_may_go_over_the_bound_and_later_ones_may_not() {
-    let (store, drain, probe) = (
-        FaultyStore::new(MemoryStore::new()),
-        Drain::new(),
-        Probe::new(),
-    );
+    let (store, drain) = store_and_drain();
+    let probe = Probe::new();
     store.always(Call::Reserve, Fault::Hangs);
     let service = layer(&store, &drain).layer(probe.service::<Body>());
     let at_once: Vec<_> = (0..3 * BOUND)
@@ -167,8 +165,7 @@ async fn settlements_that_hang_count_too() {
         (Call::Release, StatusCode::NOT_FOUND),
         (Call::Abandon, StatusCode::BAD_GATEWAY),
     ] {
-        let store = FaultyStore::new(MemoryStore::new());
-        let drain = Drain::new();
+        let (store, drain) = store_and_drain();
         let probe = Probe::answering(move |_| Ok(answer(status, "no")));
         store.always(call, Fault::Hangs);
         let service = layer(&store, &drain).layer(probe.service::<Body>());
@@ -218,7 +215,7 @@ async fn renewals_that_hang_are_bounded_too_and_go_on_when_they_are_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_that_a_store_fails_to_free_are_bounded_too() {
-    let (store, drain) = (FaultyStore::new(MemoryStore::new()), Drain::new());
+    let (store, drain) = store_and_drain();
     let probe = Probe::answering(|_| Ok(answer(StatusCode::NOT_FOUND, "no")));
     store.always(Call::Release, Fault::Fails(StoreErrorKind::Other));
     let service = layer(&store, &drain)
@@ -239,11 +236,8 @@ async fn keys_that_a_store_fails_to_free_are_bounded_too() {
 async fn unprotected_runs_go_on_at_once_and_keep_no_more_than_the_bounds() {
     // The bound of calls, and that of bytes: each body has 5.
     for (bound, bytes) in [(BOUND, usize::MAX), (usize::MAX, 5 * BOUND)] {
-        let store = FaultyStore::new(MemoryStore::new());
-        let (drain, probe) = (
-            Drain::new(),
-            Probe::answering(|_| Ok(answer(StatusCode::CREATED, "12345"))),
-        );
+        let (store, drain) = store_and_drain();
+        let probe = Probe::answering(|_| Ok(answer(StatusCode::CREATED, "12345")));
         store.always(Call::Reserve, Fault::Hangs);
         store.always(Call::Complete, Fault::Hangs);
         let service = layer(&store, &drain)
@@ -272,11 +266,8 @@ async fn unprotected_runs_go_on_at_once_and_keep_no_more_than_the_bounds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_does_not_ask_a_store_that_hangs_for_longer_than_it_waits() {
-    let (store, drain, probe) = (
-        FaultyStore::new(MemoryStore::new()),
-        Drain::new(),
-        Probe::new().shut(),
-    );
+    let (store, drain) = store_and_drain();
+    let probe = Probe::new().shut();
     let service = layer(&store, &drain)
         .with_on_in_flight(tower_idempotency::OnInFlight::Wait(MINUTE))
         .layer(probe.service::<Body>());

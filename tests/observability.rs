@@ -7,6 +7,7 @@ mod servers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::{BufRead, BufReader},
     path::Path,
     process::Stdio,
 };
@@ -33,10 +34,14 @@ struct App {
 
 impl App {
     async fn start() -> Self {
+        Self::logging(Stdio::null()).await
+    }
+
+    async fn logging(log: impl Into<Stdio>) -> Self {
         let mut process = Command::new(example("observability"))
             .env("ADDR", "127.0.0.1:0")
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .kill_on_drop(true)
             .spawn()
             .expect("a process");
@@ -128,7 +133,27 @@ impl App {
         let (owed, ()) = tokio::join!(self.post("/charges", &other, "slow"), outage);
         assert_eq!(owed, StatusCode::CREATED);
         self.reaches("owed_settlements", 1.0).await;
+
+        self.switch("hangs").await;
+        let refused = self.post("/charges", &fresh_key(), "visa").await;
+        assert_eq!(refused, StatusCode::SERVICE_UNAVAILABLE);
+        self.reaches("late_store_calls", 1.0).await;
     }
+}
+
+#[tokio::test]
+async fn the_log_tells_the_end_of_each_run_with_its_outcome() {
+    let (reader, log) = std::io::pipe().expect("a pipe");
+    let app = App::logging(log).await;
+    let charged = app.post("/charges", &fresh_key(), "visa").await;
+    assert_eq!(charged, StatusCode::CREATED);
+    let ended = tokio::task::spawn_blocking(|| {
+        let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
+        lines.find(|line| line.contains("idempotency{record_key=") && line.contains("close"))
+    });
+    let ended = timeout(LIMIT, ended).await.expect("a line in time");
+    let ended = ended.expect("no panic").expect("a line");
+    assert!(ended.contains("outcome=\"saved\""), "{ended}");
 }
 
 /// What Prometheus answers.
@@ -233,6 +258,14 @@ async fn each_query_of_the_dashboard_and_each_alert_finds_what_the_endpoint_show
     for panel in &open {
         assert_values_occur(&panel.query, &metrics);
     }
+    let names = metrics.lines().filter_map(|line| {
+        let name = line.strip_prefix("# TYPE ")?.split_once(' ')?.0;
+        name.starts_with("tower_idempotency_").then_some(name)
+    });
+    for name in names {
+        let is_on_a_panel = panels.iter().any(|panel| panel.query.contains(name));
+        assert!(is_on_a_panel, "{name}");
+    }
     let rules = queries.get("rules").await;
     let rules = rules["groups"][0]["rules"]
         .as_array()
@@ -240,6 +273,7 @@ async fn each_query_of_the_dashboard_and_each_alert_finds_what_the_endpoint_show
         .clone();
     for rule in &rules {
         assert_values_occur(&text(&rule["query"]), &metrics);
+        assert!(rule["labels"]["severity"].is_string(), "{rule}");
     }
     let mut silent: BTreeSet<_> = rules.iter().map(|rule| text(&rule["name"])).collect();
     assert!(silent.len() >= 5);

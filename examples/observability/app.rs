@@ -16,6 +16,7 @@ pub(crate) fn router(metrics: PrometheusHandle) -> Router {
     let idempotency = IdempotencyLayer::new(store.clone(), ScopeBy::single_tenant())
         .require_key()
         .with_run_limit(Duration::from_secs(2))
+        .with_store_call_limit(Duration::from_secs(1))
         .with_on_in_flight(OnInFlight::Wait(Duration::from_millis(500)))
         .with_observer(|observation| {
             // For what no counter can hold: here, which record somebody should look at.

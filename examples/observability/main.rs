@@ -18,16 +18,23 @@
 //! `curl -X POST localhost:3000/store/down` makes the store fail, and `/store/up` brings it back: charges are refused meanwhile,
 //! `/quotes` run unprotected, and a `slow` charge that was running then is owed to the store.
 //!
-//! `prometheus --config.file=examples/observability/prometheus.yml` scrapes it and loads the alerts. In Grafana, import
-//! `dashboard.json` with that Prometheus as its data source.
+//! `/store/hangs` makes the store answer no more: each call of it runs into its limit, and goes on.
+//!
+//! To have it scraped, and the alerts loaded (in Grafana, import `dashboard.json` with that Prometheus as its data source):
+//!
+//! ```sh
+//! prometheus --config.file=examples/observability/prometheus.yml --web.listen-address=127.0.0.1:9090 \
+//!     --storage.tsdb.path=target/prometheus
+//! ```
 
 mod app;
 mod store;
 
-use std::error::Error;
+use std::{error::Error, time::Duration};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::net::TcpListener;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// From a call of a store nearby to a handler that takes its time. Without buckets the exporter makes summaries, which can't be
 /// added up over several servers.
@@ -35,15 +42,28 @@ const BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0,
 ];
 
+const UPKEEP: Duration = Duration::from_secs(5);
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // A line for each span at its end, which is when the layer has recorded the outcome.
+        .with_span_events(FmtSpan::CLOSE)
         .init();
     // Before the layers are made, so that all of their counters start at zero.
     let metrics = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
         .install_recorder()?;
+    // What the histograms were told is kept one by one until then: without it, and without a scrape, that grows.
+    let upkeep = metrics.clone();
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        loop {
+            ticks.tick().await;
+            upkeep.run_upkeep();
+        }
+    });
     let app = app::router(metrics);
     let address = std::env::var("ADDR").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = TcpListener::bind(address).await?;

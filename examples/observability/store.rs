@@ -1,55 +1,61 @@
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
-    extract::{Path, State},
+    extract::{self, Path},
     http::StatusCode,
 };
+use tokio::sync::watch;
 use tower_idempotency::{
     Fingerprint, MemoryStore, RecordKey, SavedResponse, StoreError, StoreErrorKind,
     store::{Claim, Record, Reservation, Store, StoreKind, Terms},
 };
 
-/// A store that can be made to fail, to see what that looks like.
+/// A store that can be made to fail or to hang, to see what that looks like.
 #[derive(Clone, Debug)]
 pub(crate) struct SwitchedStore {
     records: MemoryStore,
-    down: Arc<AtomicBool>,
+    state: Arc<watch::Sender<State>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum State {
+    #[default]
+    Up,
+    Down,
+    Hangs,
 }
 
 impl SwitchedStore {
     pub(crate) fn new() -> Self {
         Self {
             records: MemoryStore::new(),
-            down: Arc::default(),
+            state: Arc::default(),
         }
     }
 
-    /// `POST /store/down` and `POST /store/up`.
+    /// `POST /store/down`, `/store/hangs` and `/store/up`.
     pub(crate) async fn switch(
-        State(store): State<Self>,
+        extract::State(store): extract::State<Self>,
         Path(state): Path<String>,
     ) -> Result<StatusCode, StatusCode> {
-        let down = match state.as_str() {
-            "down" => true,
-            "up" => false,
+        let state = match state.as_str() {
+            "up" => State::Up,
+            "down" => State::Down,
+            "hangs" => State::Hangs,
             _ => return Err(StatusCode::NOT_FOUND),
         };
-        store.down.store(down, Ordering::Relaxed);
+        store.state.send_replace(state);
         Ok(StatusCode::NO_CONTENT)
     }
 
-    fn up(&self) -> Result<&MemoryStore, StoreError> {
-        if self.down.load(Ordering::Relaxed) {
-            return Err(StoreErrorKind::Unavailable.into());
+    /// Waits while it hangs.
+    async fn up(&self) -> Result<&MemoryStore, StoreError> {
+        let mut state = self.state.subscribe();
+        match state.wait_for(|state| *state != State::Hangs).await {
+            Ok(state) if *state == State::Up => Ok(&self.records),
+            Ok(_) | Err(_) => Err(StoreErrorKind::Unavailable.into()),
         }
-        Ok(&self.records)
     }
 }
 
@@ -61,11 +67,11 @@ impl Store for SwitchedStore {
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Reservation, StoreError> {
-        self.up()?.reserve(key, fingerprint, terms).await
+        self.up().await?.reserve(key, fingerprint, terms).await
     }
 
     async fn renew(&self, claim: &Claim, lease: Duration) -> Result<(), StoreError> {
-        self.up()?.renew(claim, lease).await
+        self.up().await?.renew(claim, lease).await
     }
 
     async fn complete(
@@ -74,31 +80,31 @@ impl Store for SwitchedStore {
         response: &SavedResponse,
         retention: Duration,
     ) -> Result<(), StoreError> {
-        self.up()?.complete(claim, response, retention).await
+        self.up().await?.complete(claim, response, retention).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<(), StoreError> {
-        self.up()?.release(claim).await
+        self.up().await?.release(claim).await
     }
 
     async fn abandon(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
-        self.up()?.abandon(claim, retention).await
+        self.up().await?.abandon(claim, retention).await
     }
 
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.up()?.inspect(key).await
+        self.up().await?.inspect(key).await
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
-        self.up()?.forget(key).await
+        self.up().await?.forget(key).await
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {
-        self.up()?.purge_expired(limit).await
+        self.up().await?.purge_expired(limit).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        self.up()?.ping().await
+        self.up().await?.ping().await
     }
 
     fn kind(&self) -> StoreKind {

@@ -8,7 +8,7 @@ use crate::target::Target;
 #[derive(Debug, Parser)]
 #[command(
     name = "ops",
-    after_help = "Exit codes: 0 done; 1 no such record, or not confirmed; 2 wrong usage; 3 the store failed."
+    after_help = "Exit codes: 0 done; 1 no such record, not confirmed, or changed meanwhile; 2 wrong usage; 3 the store or the output failed."
 )]
 pub(crate) struct Arguments {
     /// sqlite://…, postgres://…, mysql://…, redis://… or redis-cluster://…; `-` takes it from the environment variable STORE_URL

@@ -28,6 +28,8 @@ pub(crate) async fn run(opened: &Opened, arguments: &Arguments) -> Result<(), Fa
             let (key, record) = find(opened, target.record_key(), as_json).await?;
             if !yes {
                 forget::confirm(&key, &record)?;
+                let now = store.inspect(&key).await?;
+                forget::refuse_another(&record, now.as_ref())?;
             }
             let forgotten = store.forget(&key).await?;
             let document = || json!({ "record_key": hex(key.as_bytes()), "forgotten": forgotten });

@@ -11,10 +11,10 @@ pub(crate) struct Failure {
 
 const REFUSED: u8 = 1;
 const USAGE: u8 = 2;
-const STORE: u8 = 3;
+const FAILED: u8 = 3;
 
 impl Failure {
-    /// There is no such record, or nobody confirmed.
+    /// There is no such record, nobody confirmed, or it has changed meanwhile.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self {
             exit_code: REFUSED,
@@ -39,7 +39,7 @@ impl Failure {
 
     pub(crate) fn silent(limit: Duration) -> Self {
         Self {
-            exit_code: STORE,
+            exit_code: FAILED,
             message: format!("error: the database did not answer within {limit:?}"),
         }
     }
@@ -53,7 +53,7 @@ impl Failure {
         // Some repeat what they were caused by.
         messages.dedup_by(|cause, error| error.contains(cause.as_str()));
         Self {
-            exit_code: STORE,
+            exit_code: FAILED,
             message: format!("error: {}", messages.join(": ")),
         }
     }
@@ -92,7 +92,11 @@ impl From<sqlx::Error> for Failure {
 }
 
 impl From<io::Error> for Failure {
+    /// Of the output or the terminal. What was asked for may be done all the same.
     fn from(error: io::Error) -> Self {
-        Self::refused(format!("the terminal: {error}"))
+        Self {
+            exit_code: FAILED,
+            message: format!("error: input or output: {error}"),
+        }
     }
 }

@@ -37,3 +37,21 @@ pub(crate) fn confirm(key: &RecordKey, record: &Record) -> Result<(), Failure> {
         _ => Err(Failure::refused("nothing was forgotten")),
     }
 }
+
+/// While somebody thought about it the run may have ended, or another one begun: the `yes` wasn't for that. What changes from here to
+/// the store's own removal isn't noticed.
+pub(crate) fn refuse_another(shown: &Record, now: Option<&Record>) -> Result<(), Failure> {
+    let Some(now) = now else {
+        return Err(Failure::refused(
+            "nothing was forgotten: the record has gone, or expired, in the meantime",
+        ));
+    };
+    let fields = |record: &Record| (show::state(record), record.attempt, record.fence);
+    if fields(shown) == fields(now) {
+        return Ok(());
+    }
+    let (state, attempt, _fence) = fields(now);
+    Err(Failure::refused(format!(
+        "nothing was forgotten: the record is another one now ({state}, attempt {attempt}), look at it again"
+    )))
+}

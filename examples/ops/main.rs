@@ -16,7 +16,7 @@
 //! # …
 //! # Its run may have taken effect. The next request with this key runs. Forget it? Type `yes`:
 //! STORE_URL=mysql://shop:secret@localhost/shop $ops - stats --json
-//! # {"kind":"lease","in_flight":2,"unknown":1,"completed":86012,"expired":310,"response_bytes":30104200}
+//! # {"completed":86012,"expired":310,"in_flight":2,"kind":"lease","response_bytes":30104200,"unknown":1}
 //! ```
 //!
 //! Redis is `redis://host:port`, and a cluster `redis-cluster://host:port,host:port` with some of its nodes. For TLS (`rediss://`,
@@ -26,7 +26,8 @@
 //! see. The tool checks the table first, so its database user needs the privileges of the application's; on Redis it checks the
 //! server, and for `list` and `stats` needs some more (see `RedisStore`).
 //!
-//! Exit codes: 0 done; 1 there is no such record, or the forgetting was not confirmed; 2 wrong usage; 3 the store failed.
+//! Exit codes: 0 done; 1 there is no such record, the forgetting was not confirmed, or the record changed meanwhile; 2 wrong usage;
+//! 3 the store or the output failed.
 
 mod arguments;
 mod commands;

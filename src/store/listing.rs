@@ -15,8 +15,9 @@ use crate::{RecordKey, StoreError};
 /// # What it costs
 ///
 /// The stores of this crate look at every record that they have: an index on the state would have to be paid for by every request, to
-/// serve a question that is asked a few times a year. Nothing is locked meanwhile, so that requests go on. A SQL store gives its
-/// database 30 seconds for one call. `RedisStore` walks over all names of its server, those of others as well, in small steps.
+/// serve a question that is asked a few times a year. Nothing is locked meanwhile, so that requests go on. A SQL store over a
+/// network gives its database 30 seconds for one call; on SQLite there is no limit. `RedisStore` walks over all names of its server,
+/// those of others as well, in small steps.
 ///
 /// # Contract
 ///
@@ -161,7 +162,7 @@ impl Cursor {
     }
 }
 
-/// How many records a store has, by how they stand.
+/// How many records a store has, by how they stand. A store begins with the default, which counts none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -175,27 +176,6 @@ pub struct Counts {
     pub expired: u64,
     /// The bytes of all responses as they are stored, those of expired records included; none where that can't be told.
     pub response_bytes: Option<u64>,
-}
-
-impl Counts {
-    /// Counts of a store that can't tell the bytes.
-    #[must_use]
-    pub fn new(in_flight: u64, unknown: u64, completed: u64, expired: u64) -> Self {
-        Self {
-            in_flight,
-            unknown,
-            completed,
-            expired,
-            response_bytes: None,
-        }
-    }
-
-    /// With so many bytes of responses.
-    #[must_use]
-    pub fn with_response_bytes(mut self, bytes: u64) -> Self {
-        self.response_bytes = Some(bytes);
-        self
-    }
 }
 
 macro_rules! forward {

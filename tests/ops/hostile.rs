@@ -9,7 +9,7 @@ use tower_idempotency::{RecordKey, SavedResponse};
 use crate::{
     records::digits,
     shop::sqlite_lease,
-    tool::{command, ops, told},
+    tool::{Told, command, ops, told},
 };
 
 const KEY: RecordKey = RecordKey::from_bytes([7; 32]);
@@ -132,12 +132,32 @@ async fn what_was_saved_gives_the_terminal_no_orders() {
     }
 }
 
+/// The tool with this output: `Command::output` would put a pipe in its place.
+async fn writing_to(output: impl Into<Stdio>, arguments: &[&str]) -> Told {
+    let mut tool = command(arguments);
+    let tool = tool.stdout(output).stderr(Stdio::piped()).spawn();
+    let output = tool.expect("the tool").wait_with_output().await;
+    told(output.expect("its end"))
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_output_that_can_not_be_written_is_a_failure_and_no_missing_record() {
+    let shop = sqlite_lease().await.expect("a file");
+    for arguments in [&["stats"][..], &["stats", "--json"], &["list"], &["--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let arguments = [&[shop.url.as_str()], arguments].concat();
+        let failed = writing_to(full.expect("a device"), &arguments).await;
+        failed.assert_code(3);
+        assert!(failed.err.contains("output"), "{}", failed.err);
+    }
+}
+
 #[tokio::test]
 async fn a_reader_that_has_had_enough_is_no_failure() {
     let shop = sqlite_lease().await.expect("a file");
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let mut list = command(&[&shop.url, "list"]);
-    let output = list.stdout(Stdio::from(writer)).output().await;
-    told(output.expect("its output")).assert_code(0);
+    let listed = writing_to(writer, &[&shop.url, "list"]).await;
+    listed.assert_code(0);
 }

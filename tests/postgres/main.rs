@@ -25,6 +25,7 @@ mod privileges;
 mod purging;
 mod races;
 mod refusals;
+mod runbook;
 mod schema;
 #[path = "../servers/mod.rs"]
 mod servers;

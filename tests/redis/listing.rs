@@ -66,7 +66,10 @@ async fn claimed(store: &RedisStore, count: usize) -> HashSet<RecordKey> {
 }
 
 fn counts(in_flight: u64, unknown: u64, completed: u64, bytes: u64) -> Counts {
-    Counts::new(in_flight, unknown, completed, 0).with_response_bytes(bytes)
+    let mut counts = Counts::default();
+    (counts.in_flight, counts.unknown, counts.completed) = (in_flight, unknown, completed);
+    counts.response_bytes = Some(bytes);
+    counts
 }
 
 #[tokio::test]

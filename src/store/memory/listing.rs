@@ -39,11 +39,14 @@ impl ListRecords for MemoryStore {
     }
 
     async fn count_records(&self) -> Result<Counts, StoreError> {
-        let mut counts = Counts::default();
+        let mut counts = Counts {
+            response_bytes: Some(self.response_bytes() as u64),
+            ..Counts::default()
+        };
         for shard in &self.0.shards {
             self.lock(shard).count(&mut counts);
         }
-        Ok(counts.with_response_bytes(self.response_bytes() as u64))
+        Ok(counts)
     }
 }
 

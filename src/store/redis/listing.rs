@@ -77,7 +77,8 @@ impl ListRecords for RedisStore {
                 }
             }
         }
-        Ok(counts.with_response_bytes(bytes))
+        counts.response_bytes = Some(bytes);
+        Ok(counts)
     }
 }
 

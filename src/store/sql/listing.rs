@@ -87,7 +87,13 @@ where
         let count: i64 = row.try_get(index)?;
         Ok(u64::try_from(count).unwrap_or(0))
     };
-    Ok(Counts::new(count(0)?, count(1)?, count(2)?, count(3)?).with_response_bytes(count(4)?))
+    Ok(Counts {
+        in_flight: count(0)?,
+        unknown: count(1)?,
+        completed: count(2)?,
+        expired: count(3)?,
+        response_bytes: Some(count(4)?),
+    })
 }
 
 /// Implements the trait for stores that have a `listing()`.
