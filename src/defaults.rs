@@ -32,7 +32,7 @@ pub const WAITERS: usize = 1024;
 pub const SETTLEMENTS: usize = 1024;
 /// The most bytes of the responses among them.
 pub const SETTLEMENT_BYTES: usize = 64 * 1024 * 1024;
-/// The most calls of the store that go on after the layer has stopped waiting for them, before it asks no more: a store that
+/// The most calls of the store that go on after their limit, before it asks no more: a store that
 /// hangs then costs a few megabytes.
 pub const LATE_CALLS: usize = 1024;
 /// How often a [`Purger`](crate::Purger) looks for expired records: seldom enough to cost nothing, often enough that there are

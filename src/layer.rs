@@ -251,8 +251,11 @@ impl IdempotencyLayer {
     }
 
     /// How many settlements (default: 1024), with how many bytes of responses (default: 64 MiB), may be waiting for a lease store
-    /// to come back (a store's driver may hold copies of them besides). At either bound the store counts as unreachable: new keyed requests are answered at once, by
-    /// [`with_on_store_failure`](Self::with_on_store_failure).
+    /// to come back. (A store's driver may hold copies of the responses besides.)
+    ///
+    /// At either bound new keyed requests get 503 `store_unavailable`. With
+    /// [`RunUnprotected`](OnStoreFailure::RunUnprotected) the store is still asked for what it knows, and counts as
+    /// unreachable only if it doesn't answer.
     #[must_use]
     pub fn with_settlement_bounds(mut self, count: usize, bytes: usize) -> Self {
         self.settings.settlements = count;
@@ -260,10 +263,10 @@ impl IdempotencyLayer {
         self
     }
 
-    /// How many calls of the store may go on after the layer has stopped waiting for them (default: 1024).
+    /// How many calls of the store may go on after their [limit](Self::with_store_call_limit) (default: 1024).
     ///
-    /// They are never cut off, so that those of a store that hangs would add up. At the bound the store counts as unreachable too,
-    /// until some of them have ended.
+    /// They are never cut off, so that those of a store that hangs would add up. At the bound the store counts as unreachable
+    /// and isn't asked, until some of them have ended: [`with_on_store_failure`](Self::with_on_store_failure) decides.
     #[must_use]
     pub fn with_late_call_bound(mut self, calls: usize) -> Self {
         self.settings.late_calls = calls;
