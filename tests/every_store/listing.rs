@@ -89,7 +89,8 @@ pub async fn a_replay_tells_what_is_left_of_the_retention(backend: Backend) {
     let layer = layer.with_expiry_header(EXPIRY_HEADER);
     let service = layer.layer(handler(&Runs::default(), None, created));
     let first = send(&service, post("k", "{}")).await;
-    assert_eq!(seconds(&first), 3600);
+    // Less the time that saving took.
+    assert!((3000..3600).contains(&seconds(&first)), "{first:?}");
     let replay = send(&service, post("k", "{}")).await;
     assert!(replay.is_replay());
     assert!((3000..=3600).contains(&seconds(&replay)), "{replay:?}");
