@@ -29,6 +29,7 @@ pub(super) static RENEW: Script = script!("renew");
 pub(super) static SETTLE: Script = script!("settle");
 pub(super) static RELEASE: Script = script!("release");
 pub(super) static READ: Script = script!("read");
+pub(super) static FORGET: Script = script!("forget");
 
 /// One call of a script.
 #[derive(Clone, Copy)]

@@ -15,7 +15,7 @@ use super::{
     error::{failed, is_no_script},
     eviction::refuse_eviction,
     record::{Stored, fingerprint_bytes, millis, settled},
-    script::{Call, READ, RELEASE, RENEW, RESERVE, SETTLE, Script},
+    script::{Call, FORGET, READ, RELEASE, RENEW, RESERVE, SETTLE, Script},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
@@ -352,10 +352,15 @@ impl Store for RedisStore {
         // Sent again because its answer was lost, it would find nothing and say so. Hence a look at the connection first, which
         // may have been lost since it was last used.
         self.ping().await?;
-        let mut command = redis::cmd("DEL");
-        command.arg(self.name(key));
-        let forgotten = self.connections.send_once(Message::Command(&command)).await;
-        forgotten.map_err(failed)
+        let name = self.name(key);
+        let call = Call::new(&FORGET, &name, &[]);
+        let once =
+            async |command: Cmd| self.connections.send_once(Message::Command(&command)).await;
+        match once(call.by_digest()).await {
+            Err(error) if is_no_script(&error) => once(call.by_text()).await,
+            forgotten => forgotten,
+        }
+        .map_err(failed)
     }
 
     /// Nothing: the server removes what has expired by itself.

@@ -21,6 +21,16 @@ local function nonce_of(record)
     return string.sub(record, 57, 72)
 end
 
+-- The head of the record, and what it has left to live; nothing if there is none. At the very instant of its expiry a key is still
+-- there, with nothing left.
+local function head()
+    local head = redis.call('GETRANGE', KEYS[1], 0, 71)
+    local left = redis.call('PTTL', KEYS[1])
+    if head ~= '' and left ~= 0 then
+        return head, left
+    end
+end
+
 -- An error, to be returned, if that is no record that this release can read.
 local function unreadable(record)
     local format = string.byte(record)

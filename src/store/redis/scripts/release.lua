@@ -1,8 +1,8 @@
 -- Frees the claim's key. 0 if the record isn't its running one.
 local nonce = unpack(ARGV)
 
-local record = redis.call('GETRANGE', KEYS[1], 0, 71)
-if record == '' then
+local record = head()
+if not record then
     return 1
 end
 local unread = unreadable(record)

@@ -1,8 +1,8 @@
 -- Counts the claim's lease anew. 0 if the record isn't its running one.
 local nonce, lease = unpack(ARGV)
 
-local record = redis.call('GETRANGE', KEYS[1], 0, 71)
-if record == '' then
+local record = head()
+if not record then
     return 0
 end
 local unread = unreadable(record)

@@ -1,8 +1,8 @@
 -- Writes the end of a claim, a whole record: over its own running record, or where there is none. 0 if there is another one.
 local settled, retention = unpack(ARGV)
 
-local record = redis.call('GETRANGE', KEYS[1], 0, 71)
-if record ~= '' then
+local record, left = head()
+if record then
     local unread = unreadable(record)
     if unread then
         return unread
@@ -11,7 +11,6 @@ if record ~= '' then
     elseif state_of(record) == state_of(settled) then
         -- Done before. Written all the same: nothing but a write can be waited for until the replicas have it. What somebody has
         -- freed of its expiry gets one again.
-        local left = redis.call('PTTL', KEYS[1])
         return failed('PEXPIRE', KEYS[1], left > 0 and left or retention) or 1
     elseif state_of(record) ~= RUNNING then
         return 0
