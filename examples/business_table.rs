@@ -9,8 +9,7 @@
 //! # {"id":1,"item":"lamp","quantity":2}
 //! #
 //! # The same line again: the same, with `idempotent-replayed: true`. With another quantity:
-//! # HTTP/1.1 422 Unprocessable Entity
-//! # this key has made another order
+//! # HTTP/1.1 422 Unprocessable Entity: this key has made another order
 //! # Without the key, or with two: 400. Without the account: 401.
 //! ```
 
@@ -35,11 +34,12 @@ const SCHEMA: &str = "
         UNIQUE (account, client_idempotency_key)
     ) STRICT;
 ";
-const FIND: &str =
-    "SELECT id, item, quantity FROM orders WHERE account = ? AND client_idempotency_key = ?";
-const PLACE: &str =
-    "INSERT INTO orders (account, client_idempotency_key, item, quantity) VALUES (?, ?, ?, ?)
-    ON CONFLICT (account, client_idempotency_key) DO NOTHING RETURNING id, item, quantity";
+const FIND: &str = "SELECT id, item, quantity FROM orders
+    WHERE account = ? AND client_idempotency_key = ?";
+const PLACE: &str = "INSERT INTO orders (account, client_idempotency_key, item, quantity)
+    VALUES (?, ?, ?, ?)
+    ON CONFLICT (account, client_idempotency_key) DO NOTHING
+    RETURNING id, item, quantity";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Failure = (StatusCode, &'static str);
@@ -48,11 +48,10 @@ type Failure = (StatusCode, &'static str);
 async fn main() -> Result<(), BoxError> {
     std::fs::create_dir_all("target")?;
     let pool = SqlitePool::connect("sqlite://target/business_table.db?mode=rwc").await?;
-    let app = app(pool).await?;
     let address = std::env::var("ADDR").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = TcpListener::bind(address).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    Ok(axum::serve(listener, app).await?)
+    Ok(axum::serve(listener, app(pool).await?).await?)
 }
 
 pub(crate) async fn app(pool: SqlitePool) -> Result<Router, BoxError> {
@@ -65,8 +64,6 @@ struct Order {
     item: String,
     quantity: u32,
 }
-
-type Row = (i64, String, u32);
 
 async fn order(
     State(pool): State<SqlitePool>,
@@ -99,7 +96,7 @@ async fn place(
     account: &[u8],
     key: &IdempotencyKey,
     order: &Order,
-) -> Result<(Row, bool), sqlx::Error> {
+) -> Result<((i64, String, u32), bool), sqlx::Error> {
     loop {
         // A retry ends here: a read takes no lock. A failed insert would be as right, but takes the writer's turn.
         let find = sqlx::query_as(FIND).bind(account).bind(key.as_str());
@@ -118,7 +115,6 @@ async fn place(
 /// Two lines are as bad as none: which of them counts?
 fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
     let mut lines = headers.get_all(name).iter();
-    lines
-        .next()
-        .filter(|line| !line.is_empty() && lines.next().is_none())
+    let line = lines.next().filter(|line| !line.is_empty());
+    line.filter(|_| lines.next().is_none())
 }
