@@ -37,6 +37,7 @@
 //! # Where to look
 //!
 //! - The README: what a client sees, what is guaranteed, how to choose store, scope, lease and retention, where the layer goes.
+//! - `docs/patterns.md`: the business table as the store, an outbox for e-mails, a receiver of webhooks. `docs/limits.md`: what a key can't do.
 //! - [`IdempotencyLayer`]: every setting, with its default in [`defaults`].
 //! - [`MemoryStore`] for tests and single processes; `TransactionStore`, with `Tx` for the handler's own writes, and `LeaseStore` in
 //!   `sqlite`, `postgres` and `mysql`; `RedisStore`.
@@ -68,6 +69,10 @@
 #![cfg_attr(
     all(doctest, feature = "axum", feature = "sqlite"),
     doc = include_str!("../README.md")
+)]
+#![cfg_attr(
+    all(doctest, feature = "axum", feature = "sqlite"),
+    doc = include_str!("../docs/patterns.md")
 )]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]

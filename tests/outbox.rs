@@ -79,24 +79,27 @@ async fn an_order_that_is_rolled_back_sends_no_mail() {
 }
 
 #[tokio::test]
-async fn a_relay_that_is_killed_before_it_has_marked_a_mail_delivers_it_again_under_the_same_key() {
-    let world = World::start().await;
-    world.post_office.hold_answers();
-    let mut relay = world.relay();
-    assert_eq!(world.order(&fresh_key(), 2).await.status, 201);
-    world.post_office.answered(1).await;
-    assert_eq!(world.sent().await.len(), 1);
-    relay.kill().await.expect("a dead relay");
-    assert_eq!(world.shop(DELIVERED).await, 0);
+async fn a_mail_whose_relay_is_killed_before_it_has_marked_it_is_delivered_again_under_the_same_key()
+ {
+    for (hold, sent) in [(Hold::Mails, 0), (Hold::Answers, 1)] {
+        let world = World::start().await;
+        world.post_office.hold(hold);
+        let mut relay = world.relay();
+        assert_eq!(world.order(&fresh_key(), 2).await.status, 201);
+        world.post_office.holds_one().await;
+        assert_eq!(world.sent().await.len(), sent);
+        relay.kill().await.expect("a dead relay");
+        assert_eq!(world.shop(DELIVERED).await, 0);
 
-    world.end_the_claim().await;
-    world.post_office.let_answers_go();
-    let _relay = world.relay();
-    world.until_delivered(1).await;
-    let keys = world.post_office.keys();
-    assert_eq!(keys.len(), 2);
-    assert_eq!(keys[0], keys[1]);
-    assert_eq!(world.sent().await.len(), 1);
+        world.end_the_claim().await;
+        world.post_office.hold(Hold::Nothing);
+        let _relay = world.relay();
+        world.until_delivered(1).await;
+        let keys = world.post_office.keys();
+        assert_eq!(keys.len(), 2);
+        assert_eq!(keys[0], keys[1]);
+        assert_eq!(world.sent().await.len(), 1);
+    }
 }
 
 #[tokio::test]
@@ -266,9 +269,27 @@ struct Posted {
     mails: Caller,
     keys: Mutex<Vec<String>>,
     refusing: Mutex<bool>,
-    /// By the mail service, whether or not the answer was let go.
-    answered: watch::Sender<usize>,
-    held: watch::Sender<bool>,
+    hold: watch::Sender<Hold>,
+    held: watch::Sender<usize>,
+}
+
+/// What doesn't come through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Hold {
+    #[default]
+    Nothing,
+    Mails,
+    Answers,
+}
+
+impl Posted {
+    async fn come_through(&self, what: Hold) {
+        let mut hold = self.hold.subscribe();
+        if *hold.borrow() == what {
+            self.held.send_modify(|held| *held += 1);
+            drop(hold.wait_for(|hold| *hold != what).await);
+        }
+    }
 }
 
 impl PostOffice {
@@ -279,7 +300,7 @@ impl PostOffice {
             mails: Caller::new(mails),
             keys: Mutex::default(),
             refusing: Mutex::default(),
-            answered: watch::Sender::default(),
+            hold: watch::Sender::default(),
             held: watch::Sender::default(),
         });
         let app = Router::new().route("/mails", post(pass_on));
@@ -292,23 +313,18 @@ impl PostOffice {
         self.state.keys.lock().expect("no panic before").clone()
     }
 
-    fn hold_answers(&self) {
-        self.state.held.send_replace(true);
+    fn hold(&self, hold: Hold) {
+        self.state.hold.send_replace(hold);
     }
 
-    fn let_answers_go(&self) {
-        self.state.held.send_replace(false);
+    async fn holds_one(&self) {
+        let mut held = self.state.held.subscribe();
+        let held = held.wait_for(|held| *held == 1);
+        drop(timeout(LIMIT, held).await.expect("a mail in time"));
     }
 
     fn refuse_next(&self) {
         *self.state.refusing.lock().expect("no panic before") = true;
-    }
-
-    async fn answered(&self, count: usize) {
-        let mut answered = self.state.answered.subscribe();
-        let answered = answered.wait_for(|answered| *answered >= count);
-        let answered = timeout(LIMIT, answered).await.expect("answers in time");
-        drop(answered.expect("a post office"));
     }
 }
 
@@ -323,13 +339,12 @@ async fn pass_on(
     if std::mem::take(&mut *state.refusing.lock().expect("no panic before")) {
         return Err(StatusCode::BAD_GATEWAY);
     }
+    state.come_through(Hold::Mails).await;
     let request = state.mails.request(Method::POST, "/mails");
     let request = request
         .header("idempotency-key", key)
         .body(Full::from(mail));
     let answer = state.mails.send(request.expect("a request")).await;
-    state.answered.send_modify(|answered| *answered += 1);
-    let mut held = state.held.subscribe();
-    drop(held.wait_for(|held| !held).await.expect("a post office"));
+    state.come_through(Hold::Answers).await;
     Ok(answer.status)
 }
