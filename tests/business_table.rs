@@ -184,16 +184,19 @@ mod on_postgres {
         number.expect("a number")
     }
 
-    /// The order's id, and whether it is new; none if it is to be asked for again.
     async fn place(pool: &PgPool, key: &str) -> Option<(i64, bool)> {
+        try_place(pool, key).await.expect("an answer")
+    }
+
+    /// The order's id, and whether it is new; none if it is to be asked for again.
+    async fn try_place(pool: &PgPool, key: &str) -> Result<Option<(i64, bool)>, sqlx::Error> {
         let place = sqlx::query_as(statement())
             .bind("alice")
             .bind(key)
             .bind("lamp")
             .bind(2);
-        let placed: Option<(i64, String, i32, bool)> =
-            place.fetch_optional(pool).await.expect("an answer");
-        placed.map(|(id, _, _, is_new)| (id, is_new))
+        let placed: Option<(i64, String, i32, bool)> = place.fetch_optional(pool).await?;
+        Ok(placed.map(|(id, _, _, is_new)| (id, is_new)))
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,28 +233,54 @@ mod on_postgres {
     #[tokio::test]
     async fn it_finds_no_row_where_another_order_commits_while_it_waits_and_then_that_order() {
         let Some(pool) = shop().await else { return };
-        let mut other = pool.begin().await.expect("a transaction");
+        assert_eq!(overtaken(&pool, &pool).await.expect("an answer"), None);
+        assert_eq!(place(&pool, "k").await, Some((1, false)));
+    }
+
+    #[tokio::test]
+    async fn above_read_committed_it_fails_there_and_finds_that_order_when_it_is_repeated() {
+        let Some(pool) = shop().await else { return };
+        let options = pool.connect_options().as_ref().clone();
+        for level in ["repeatable read", "serializable"] {
+            sqlx::query("DELETE FROM orders")
+                .execute(&pool)
+                .await
+                .expect("no orders");
+            let options = options
+                .clone()
+                .options([("default_transaction_isolation", level)]);
+            let strict = PgPool::connect_with(options).await.expect("a pool");
+            let error = overtaken(&pool, &strict).await.expect_err("a failure");
+            let code = error.as_database_error().and_then(|error| error.code());
+            assert_eq!(code.as_deref(), Some("40001"), "{level}");
+            let (_, is_new) = place(&strict, "k").await.expect("an order");
+            assert!(!is_new);
+        }
+    }
+
+    /// What the statement finds, by one pool, where another order with its key commits while it waits.
+    async fn overtaken(other: &PgPool, pool: &PgPool) -> Result<Option<(i64, bool)>, sqlx::Error> {
+        let mut transaction = other.begin().await.expect("a transaction");
         let insert = "INSERT INTO orders (account, client_idempotency_key, item, quantity) VALUES ('alice', 'k', 'lamp', 2)";
         sqlx::query(insert)
-            .execute(&mut *other)
+            .execute(&mut *transaction)
             .await
             .expect("an order");
         let waiting = tokio::spawn({
             let pool = pool.clone();
-            async move { place(&pool, "k").await }
+            async move { try_place(&pool, "k").await }
         });
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         let mut pause = interval(Duration::from_millis(10));
         timeout(LIMIT, async {
-            while number(&pool, waits).await != 1 {
+            while number(other, waits).await != 1 {
                 pause.tick().await;
             }
         })
         .await
         .expect("it waits for the other order");
-        other.commit().await.expect("a commit");
-        assert_eq!(waiting.await.expect("an answer"), None);
-        assert_eq!(place(&pool, "k").await, Some((1, false)));
+        transaction.commit().await.expect("a commit");
+        waiting.await.expect("an answer")
     }
 
     #[tokio::test]

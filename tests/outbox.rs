@@ -79,6 +79,21 @@ async fn an_order_that_is_rolled_back_sends_no_mail() {
 }
 
 #[tokio::test]
+async fn an_order_whose_key_was_forgotten_is_not_placed_again_while_its_mail_is_kept() {
+    let world = World::start().await;
+    let key = fresh_key();
+    assert_eq!(world.order(&key, 2).await.status, 201);
+    // As it is after the retention.
+    world
+        .change("DELETE FROM tower_idempotency_transactions")
+        .await;
+    let late = world.order(&key, 2).await;
+    assert_eq!(late.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(world.shop("SELECT count(*) FROM orders").await, 1);
+    assert_eq!(world.shop("SELECT count(*) FROM outbox").await, 1);
+}
+
+#[tokio::test]
 async fn a_mail_whose_relay_is_killed_before_it_has_marked_it_is_delivered_again_under_the_same_key()
  {
     for (hold, sent) in [(Hold::Mails, 0), (Hold::Answers, 1)] {

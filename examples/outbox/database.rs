@@ -18,7 +18,8 @@ pub(crate) async fn mail() -> Result<SqlitePool, BoxError> {
 
 const SHOP: &str = "
     CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL, quantity INTEGER NOT NULL) STRICT;
-    -- Times are seconds of the database's clock. What has been delivered may be deleted at any time.
+    -- Times are seconds of the database's clock. What was delivered may be deleted when no client retries its order any more: until
+    -- then a key that the layer has forgotten is known here, and its order fails.
     CREATE TABLE IF NOT EXISTS outbox (
         key TEXT NOT NULL PRIMARY KEY,
         mail TEXT NOT NULL,
