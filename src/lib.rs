@@ -92,6 +92,7 @@ mod event;
 mod fingerprint;
 mod flow;
 mod future;
+mod grpc;
 mod jitter;
 mod key;
 mod key_by;
@@ -144,6 +145,7 @@ pub use self::{
     fingerprint::{Fingerprint, FingerprintBy, Identity, Tag},
     flow::DetachedRun,
     future::ResponseFuture,
+    grpc::GrpcStatus,
     key::{IdempotencyKey, InvalidKey, KeyFormat},
     key_by::KeyBy,
     layer::IdempotencyLayer,
