@@ -12,9 +12,13 @@ mod calls;
 mod cancelled;
 mod engaged;
 mod generated;
+#[path = "../../examples/grpc/payments.rs"]
+mod payments;
 mod refusals;
 mod replays;
 mod server;
+#[path = "../../examples/grpc/service.rs"]
+mod service;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;

@@ -13,6 +13,7 @@ use tonic::{
         server::{Server as Transport, TcpIncoming},
     },
 };
+use tower::Layer;
 use tower_idempotency::{IdempotencyContext, IdempotencyLayer, Verdict};
 
 use crate::{
@@ -44,9 +45,7 @@ impl Server {
     }
 
     pub async fn start_at(place: Place, layer: IdempotencyLayer, probe: &Probe) -> Self {
-        let calls = CallsServer::new(Service(probe.clone()))
-            .max_decoding_message_size(LARGE)
-            .max_encoding_message_size(LARGE);
+        let calls = services(probe);
         match place {
             Place::Server => Self::serve(layer, Routes::new(calls)).await,
             Place::Service => {
@@ -65,7 +64,16 @@ impl Server {
     }
 
     /// Serves these routes behind the layer.
-    pub async fn serve(layer: IdempotencyLayer, routes: Routes) -> Self {
+    pub async fn serve<L, R>(layer: L, routes: Routes) -> Self
+    where
+        L: Layer<Routes> + Clone + Send + Sync + 'static,
+        L::Service: tower::Service<Call, Response = http::Response<R>, Error: Into<BoxError> + Send>
+            + Clone
+            + Send
+            + 'static,
+        <L::Service as tower::Service<Call>>::Future: Send,
+        R: http_body::Body<Data = bytes::Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let incoming = incoming().await;
         let address = incoming.local_addr().expect("an address");
         let server = Transport::builder().layer(layer).add_routes(routes);
@@ -97,6 +105,16 @@ impl Drop for Server {
     }
 }
 
+/// The calls, whose runs the probe counts and holds.
+pub fn services(probe: &Probe) -> CallsServer<Service> {
+    CallsServer::new(Service(probe.clone()))
+        .max_decoding_message_size(LARGE)
+        .max_encoding_message_size(LARGE)
+}
+
+type Call = http::Request<tonic::body::Body>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Above every message here.
 const LARGE: usize = 64 << 20;
 
@@ -105,7 +123,8 @@ async fn incoming() -> TcpIncoming {
     TcpIncoming::from(listener)
 }
 
-struct Service(Probe);
+/// Counts by its probe, and does what it is asked in words.
+pub struct Service(Probe);
 
 impl Service {
     /// Runs the probe, so that the call is counted and can be held, then does as it is told:
@@ -136,7 +155,8 @@ impl Service {
     }
 }
 
-type Stream_ = Pin<Box<dyn Stream<Item = Result<Told, Status>> + Send>>;
+/// What the streams of these calls are.
+type TellingStream = Pin<Box<dyn Stream<Item = Result<Told, Status>> + Send>>;
 
 #[async_trait]
 impl Calls for Service {
@@ -145,10 +165,10 @@ impl Calls for Service {
         self.act(request.extensions(), &text).await
     }
 
-    type DownloadStream = Stream_;
+    type DownloadStream = TellingStream;
 
     /// Its text, word by word, and then no end.
-    async fn download(&self, request: Request<Ask>) -> Result<Response<Stream_>, Status> {
+    async fn download(&self, request: Request<Ask>) -> Result<Response<TellingStream>, Status> {
         let text = request.get_ref().text.clone();
         let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
         let words = tokio_stream::iter(words).map(|text| Ok(Told { text }));
@@ -168,10 +188,13 @@ impl Calls for Service {
         Ok(Response::new(Told { text }))
     }
 
-    type TalkStream = Stream_;
+    type TalkStream = TellingStream;
 
     /// Each word at once.
-    async fn talk(&self, request: Request<Streaming<Ask>>) -> Result<Response<Stream_>, Status> {
+    async fn talk(
+        &self,
+        request: Request<Streaming<Ask>>,
+    ) -> Result<Response<TellingStream>, Status> {
         let asked = request.into_inner();
         let told = asked.map(|ask| ask.map(|ask| Told { text: ask.text }));
         Ok(Response::new(Box::pin(told)))
