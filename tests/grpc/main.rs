@@ -11,9 +11,19 @@
 mod calls;
 mod cancelled;
 mod engaged;
+#[cfg(unix)]
+mod example;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../servers/external.rs"]
+mod external;
 mod generated;
+#[cfg(unix)]
+mod interop;
 #[path = "../../examples/grpc/payments.rs"]
 mod payments;
+#[cfg(unix)]
+#[path = "../server/mod.rs"]
+mod processes;
 mod refusals;
 mod replays;
 mod server;
