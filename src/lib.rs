@@ -41,6 +41,7 @@
 //! - [`MemoryStore`] for tests and single processes; `TransactionStore`, with `Tx` for the handler's own writes, and `LeaseStore` in
 //!   `sqlite`, `postgres` and `mysql`; `RedisStore`.
 //! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
+//! - [`with_grpc_unary`](IdempotencyLayer::with_grpc_unary) and [`GrpcStatus`]: unary gRPC calls, with tonic or without.
 //! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`Outcome`], [`with_observer`](IdempotencyLayer::with_observer), features `tracing` and `metrics`: what becomes of requests.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
@@ -69,6 +70,7 @@
     all(doctest, feature = "axum", feature = "sqlite"),
     doc = include_str!("../README.md")
 )]
+#![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/grpc.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
