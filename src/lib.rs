@@ -56,6 +56,8 @@
 //! | `postgres` | `postgres::LeaseStore`, `postgres::TransactionStore`, `Tx` (with sqlx) |
 //! | `mysql` | `mysql::LeaseStore`, `mysql::TransactionStore` for MySQL and MariaDB, `Tx` (with sqlx) |
 //! | `redis` | `RedisStore`, for Redis and Valkey, on one server or a cluster (with the `redis` crate) |
+//! | `client` | `client::IdempotentRetryLayer`, a layer for clients: one key for each call, retries, and what is known of the outcome |
+//! | `reqwest` | `client`, and `client::ReqwestService`: reqwest as a service for that layer (TLS and the rest are features of that crate) |
 //! | `axum` | extractors for [`IdempotencyContext`] and `Tx`, [`Verdict`] as a response part; fingerprints use the original URI, so that `nest` changes nothing |
 //! | `conformance` | the kit that checks a store against the contract |
 //! | `tracing` | a span for each keyed request, inside the caller's, and events for what an operator may want to know |
@@ -76,6 +78,9 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "client")]
+#[cfg_attr(docsrs, doc(cfg(feature = "client")))]
+pub mod client;
 mod codec;
 mod config;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -83,6 +88,7 @@ mod conflict;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+mod content_type;
 mod context;
 pub mod defaults;
 mod digest;
