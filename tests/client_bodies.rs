@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client_support::{Body, Step, Wire, answer, delivery, post, send, text};
+use client_support::{Step, Wire, answer, delivery, post, send, text};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use support::body::{Broken, Pipe, Script, Step as Frame};
@@ -75,11 +75,8 @@ async fn all_attempts_have_the_same_head_and_bytes() {
     ] {
         for failure in failures() {
             let wire = Wire::new([failure, Step::Fail]);
-            let response = send(
-                &IdempotentRetryLayer::new(),
-                &wire,
-                request(content_type, make()),
-            );
+            let layer = IdempotentRetryLayer::new();
+            let response = send(&layer, &wire, request(content_type, make()));
 
             assert_eq!(
                 response.await.expect("a response").status(),
@@ -178,11 +175,8 @@ async fn a_large_body_whose_attempt_fails_is_an_error_that_says_why_it_was_not_r
 async fn a_body_that_fails_is_an_error_and_nothing_is_sent() {
     let wire = Wire::new([]);
     let body = Script::new([Frame::Data("a"), Frame::Fail]);
-    let error = send(
-        &IdempotentRetryLayer::new(),
-        &wire,
-        request("text/plain", body.boxed()),
-    );
+    let layer = IdempotentRetryLayer::new();
+    let error = send(&layer, &wire, request("text/plain", body.boxed()));
 
     let error = error.await.expect_err("an error");
 

@@ -23,10 +23,10 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
 use http_body_util::{BodyExt, Full};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower::{Layer, Service, ServiceExt};
 use tower_idempotency::{
-    RequestBody, ResponseBody,
+    ResponseBody,
     client::{Delivery, Error, IdempotentRetryLayer},
 };
 
@@ -130,9 +130,9 @@ impl<R> Wire<R> {
     }
 }
 
-impl<B, R> Service<Request<RequestBody<B>>> for Wire<R>
+impl<Q, R> Service<Request<Q>> for Wire<R>
 where
-    B: http_body::Body<Data: Send, Error: fmt::Debug> + Send + 'static,
+    Q: http_body::Body<Data: Send, Error: fmt::Debug> + Send + 'static,
     R: Send + 'static,
 {
     type Response = Response<R>;
@@ -144,7 +144,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody<B>>) -> Self::Future {
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
         assert!(std::mem::take(&mut self.ready), "called unready");
         let (shared, rest) = (Arc::clone(&self.shared), self.rest);
         Box::pin(async move {
@@ -167,7 +167,7 @@ where
                 Some(Step::Fail) => Err(Lost),
                 Some(Step::Hang) => pending().await,
                 Some(Step::Late(time, response)) => {
-                    tokio::time::sleep(time).await;
+                    drop(timeout(time, pending::<()>()).await);
                     Ok(response)
                 }
                 None => Ok(rest()),
