@@ -45,6 +45,7 @@
 //! - [`Outcome`], [`with_observer`](IdempotencyLayer::with_observer), features `tracing` and `metrics`: what becomes of requests.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
 //! - [`store::ListRecords`], [`RecordKey::derive`] and the example `ops`: for whoever operates a service.
+//! - `client`: the layer for clients, [`IdempotencyKey::random`] and [`IdempotencyKey::derive`].
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
 //! # Features
@@ -71,6 +72,7 @@
     all(doctest, feature = "axum", feature = "sqlite"),
     doc = include_str!("../README.md")
 )]
+#![cfg_attr(all(doctest, feature = "reqwest"), doc = include_str!("../docs/client.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -38,6 +38,7 @@ async fn the_outcome_of_one_attempt_is_what_its_answer_says() {
     for (step, unknown) in [
         (answer(200), false),
         (answer(303), false),
+        (answer(307), false),
         (answer(400), false),
         (answer(401), false),
         (answer(422), false),
@@ -74,6 +75,9 @@ async fn a_refusal_tells_nothing_of_an_attempt_before_it_that_was_not_answered()
         answer(403),
         answer(422),
         answer(429),
+        answer(301),
+        answer(307),
+        answer(308),
         problem(409, "outcome_unknown"),
         problem(503, "not_committed"),
     ] {
@@ -90,7 +94,10 @@ async fn a_refusal_tells_nothing_of_an_attempt_before_it_that_was_not_answered()
 async fn a_later_success_or_replay_settles_what_was_open() {
     for settled in [
         answer(201),
+        answer(302),
+        answer(303),
         replay(201),
+        replay(307),
         replay(402),
         problem(409, "response_not_kept"),
     ] {

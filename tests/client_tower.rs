@@ -20,7 +20,10 @@ use tower::{
     load_shed::{LoadShed, error::Overloaded},
     util::BoxCloneSyncService,
 };
-use tower_http::follow_redirect::FollowRedirectLayer;
+use tower_http::follow_redirect::{
+    FollowRedirectLayer,
+    policy::{And, CloneBodyFn, PolicyExt, Standard, clone_body_fn},
+};
 use tower_idempotency::{
     IdempotencyKey, RequestBody,
     client::{ErrorKind, IdempotentRetryLayer},
@@ -38,14 +41,16 @@ async fn each_attempt_has_a_service_that_was_polled_ready() {
     let wire = Wire::new([Step::Fail, answer(503), answer(201), Step::Hang]);
     let mut service = IdempotentRetryLayer::new().layer(wire.clone());
     for attempts in [3, 2] {
-        let ready = service.ready().await.expect("ready");
-        let response = ready.call(post("{}")).await.expect("a response");
+        let ready = ServiceExt::<Request<Body>>::ready(&mut service).await;
+        let response = ready.expect("ready").call(post("{}")).await;
+        let response = response.expect("a response");
         assert_eq!(delivery(&response).attempts(), attempts);
     }
     let mut get = post("");
     *get.method_mut() = http::Method::GET;
-    let ready = service.ready().await.expect("ready");
-    ready.call(get).await.expect("a response");
+    let ready = ServiceExt::<Request<Body>>::ready(&mut service).await;
+    let response = ready.expect("ready").call(get).await;
+    response.expect("a response");
     assert_eq!(wire.count(), 6);
 }
 
@@ -200,6 +205,13 @@ async fn a_redirect_is_not_followed() {
     }
 }
 
+/// Follows redirects as by default, those that send the body again among them.
+fn following() -> FollowRedirectLayer<And<Standard, CloneBodyFn<fn(&Body) -> Option<Body>>>> {
+    let clone: fn(&Body) -> Option<Body> = |body| Some(body.clone());
+    let policy = Standard::default().and::<_, Body, ()>(clone_body_fn(clone));
+    FollowRedirectLayer::with_policy(policy)
+}
+
 /// The methods, origins and keys of the requests after a redirect.
 async fn followed<S>(
     service: S,
@@ -231,7 +243,7 @@ async fn a_redirect_followed_outside_of_the_layer_gets_no_key_of_another_request
         for given in [false, true] {
             let wire = Wire::new([redirect(status, to)]);
             let client = IdempotentRetryLayer::new().layer(wire.clone());
-            let client = FollowRedirectLayer::new().layer(client);
+            let client = following().layer(client);
             let mut request = post("{}");
             if given {
                 request.extensions_mut().insert(IdempotencyKey::random());
@@ -251,7 +263,7 @@ async fn a_redirect_followed_inside_of_the_layer_carries_the_key_along() {
     // That is why it doesn't belong there, and why it doesn't compile unless the body is made into another one first.
     for (status, next) in [(307, "POST elsewhere.test"), (303, "GET elsewhere.test")] {
         let wire = Wire::new([redirect(status, "http://elsewhere.test/")]);
-        let inner = FollowRedirectLayer::new().layer(wire.clone());
+        let inner = following().layer(wire.clone());
         let inner = inner.map_request(|request: Request<RequestBody<Body>>| {
             request.map(|_body| Body::from("{}"))
         });

@@ -23,13 +23,15 @@ pub(super) enum Meaning {
 
 impl Meaning {
     pub(super) fn of_http(status: StatusCode, code: Option<&str>) -> Self {
-        if status.is_success() || status.is_redirection() {
-            return Self::Done;
-        }
         if let Some(meaning) = code.and_then(Self::of_code) {
             return meaning;
         }
         match status {
+            // Not here: also something in front of the server may say so, which knows nothing of earlier attempts.
+            StatusCode::MOVED_PERMANENTLY
+            | StatusCode::TEMPORARY_REDIRECT
+            | StatusCode::PERMANENT_REDIRECT => Self::Refused,
+            done if done.is_success() || done.is_redirection() => Self::Done,
             StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => Self::Busy,
             StatusCode::REQUEST_TIMEOUT
             | StatusCode::INTERNAL_SERVER_ERROR

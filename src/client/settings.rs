@@ -50,8 +50,8 @@ impl Settings {
     /// Panics if the settings contradict each other, naming them.
     pub(super) fn validate(&self) {
         for (name, time) in [
-            ("with_attempt_timeout", self.attempt_timeout()),
             ("with_deadline", self.deadline),
+            ("with_attempt_timeout", self.attempt_timeout()),
             ("with_backoff (the first)", self.first_pause),
             ("with_backoff (the longest)", self.longest_pause),
             ("with_max_key_age", self.max_key_age),
@@ -59,13 +59,13 @@ impl Settings {
             assert!(!time.is_zero(), "{name}: must be longer than zero");
             assert!(time <= LONGEST, "{name}: must be at most {LONGEST:?}");
         }
-        assert!(
-            self.attempt_timeout
-                .is_none_or(|timeout| timeout <= self.deadline),
-            "with_attempt_timeout ({:?}) must be at most with_deadline ({:?})",
-            self.attempt_timeout(),
-            self.deadline
-        );
+        if let Some(timeout) = self.attempt_timeout {
+            assert!(
+                timeout <= self.deadline,
+                "with_attempt_timeout ({timeout:?}) must be at most with_deadline ({:?})",
+                self.deadline
+            );
+        }
         assert!(
             self.first_pause <= self.longest_pause,
             "with_backoff: the first pause ({:?}) must be at most the longest ({:?})",
