@@ -15,8 +15,8 @@ use super::{
 use crate::{
     GrpcStatus, RejectionKind, ResponseBody, SavedResponse, Verdict,
     body::{Collected, Collector, Stop},
-    event,
-    grpc::{CODE, Protocol, content_type_starts_with},
+    content_type, event,
+    grpc::{CODE, Protocol},
 };
 
 /// How much of a response's body is in memory.
@@ -114,13 +114,13 @@ impl Run {
         };
         let settings = &self.guard.settings;
         let mut collector = Collector::new(body, settings.response_limit);
-        if content_type_starts_with(&head.headers, b"text/event-stream") {
+        if content_type::starts_with(&head.headers, b"text/event-stream") {
             return Ok(Content::Stopped("stream", collector.into_rest()));
         }
-        let stopped = limited(settings.collect_limit, pin!(catch(collector.collect()))).await;
+        let stopped = limited(settings.collect_limit, pin!(catch(collector.collect(drop)))).await;
         let reason = match stopped {
             Ok(Ok(Ok(()))) => return Ok(Content::Whole(collector.into_collected())),
-            Ok(Ok(Err(Stop::Failed)) | Err(Panicked)) => return Err(BodyFailed),
+            Ok(Ok(Err(Stop::Failed(_))) | Err(Panicked)) => return Err(BodyFailed),
             Ok(Ok(Err(Stop::TooLarge))) => "too_large",
             Err(_elapsed) => "too_slow",
         };

@@ -5,7 +5,4 @@ mod refusal;
 mod status;
 
 pub use self::status::GrpcStatus;
-pub(crate) use self::{
-    protocol::{Protocol, content_type_starts_with},
-    refusal::CODE,
-};
+pub(crate) use self::{protocol::Protocol, refusal::CODE};

@@ -1,5 +1,7 @@
 use http::{HeaderMap, header};
 
+use crate::content_type;
+
 /// What a request speaks, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -12,7 +14,7 @@ pub(crate) enum Protocol {
 
 impl Protocol {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        if !content_type_starts_with(headers, GRPC) {
+        if !content_type::is_grpc(headers) {
             return Self::Http;
         }
         let rest = headers
@@ -26,12 +28,4 @@ impl Protocol {
     }
 }
 
-const GRPC: &[u8] = b"application/grpc";
-
-/// Media types are compared without regard to case (RFC 9110 section 8.3.1).
-pub(crate) fn content_type_starts_with(headers: &HeaderMap, start: &[u8]) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.as_bytes().get(..start.len()))
-        .is_some_and(|found| found.eq_ignore_ascii_case(start))
-}
+const GRPC: &str = "application/grpc";

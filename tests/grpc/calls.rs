@@ -5,6 +5,7 @@
     clippy::allow_attributes_without_reason,
     clippy::clone_on_ref_ptr,
     clippy::must_use_candidate,
+    clippy::too_many_lines,
     reason = "generated"
 )]
 

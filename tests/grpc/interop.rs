@@ -4,17 +4,15 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Arc, Mutex},
 };
 
 use serde_json::{Value, json};
-use tokio::{process::Command, sync::watch};
-use tower_idempotency::{
-    IdempotencyLayer, MemoryStore, Outcome, RecordKey, RejectionKind, StoreErrorKind,
-};
+use tokio::process::Command;
+use tower_idempotency::{MemoryStore, Outcome, RejectionKind, StoreErrorKind};
 
 use crate::{
-    external, is_unary, keyed,
+    external, keyed,
+    log::Log,
     server::Server,
     support::{
         faulty::{Call, Fault, FaultyStore},
@@ -60,48 +58,6 @@ fn beside(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/grpc/grpcio")
         .join(name)
-}
-
-/// What became of the calls, in order.
-#[derive(Clone)]
-struct Log {
-    outcomes: watch::Sender<Vec<Outcome>>,
-    keys: Arc<Mutex<Vec<RecordKey>>>,
-}
-
-impl Log {
-    fn of(layer: IdempotencyLayer) -> (Self, IdempotencyLayer) {
-        let log = Self {
-            outcomes: watch::Sender::default(),
-            keys: Arc::default(),
-        };
-        let kept = log.clone();
-        let layer = layer
-            .with_grpc_unary(is_unary)
-            .with_observer(move |observation| {
-                let key = *observation.record_key().expect("a key");
-                kept.keys.lock().expect("a lock").push(key);
-                let outcome = observation.outcome();
-                kept.outcomes.send_modify(|all| all.push(outcome));
-            });
-        (log, layer)
-    }
-
-    fn outcomes(&self) -> Vec<Outcome> {
-        self.outcomes.borrow().clone()
-    }
-
-    /// Waits until one of the calls came to this.
-    async fn saw(&self, outcome: Outcome) {
-        let mut outcomes = self.outcomes.subscribe();
-        let seen = outcomes.wait_for(|all| all.contains(&outcome)).await;
-        drop(seen.expect("the log lives"));
-    }
-
-    fn assert_one_key(&self) {
-        let keys = self.keys.lock().expect("a lock");
-        assert!(keys.windows(2).all(|pair| pair[0] == pair[1]), "{keys:?}");
-    }
 }
 
 const IN_FLIGHT: Outcome = Outcome::Refused(RejectionKind::InFlight);

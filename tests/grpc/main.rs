@@ -19,6 +19,8 @@ mod external;
 mod generated;
 #[cfg(unix)]
 mod interop;
+#[cfg(any(unix, feature = "client"))]
+mod log;
 #[path = "../../examples/grpc/payments.rs"]
 mod payments;
 #[cfg(unix)]
@@ -26,6 +28,8 @@ mod payments;
 mod processes;
 mod refusals;
 mod replays;
+#[cfg(feature = "client")]
+mod retries;
 mod server;
 #[path = "../../examples/grpc/service.rs"]
 mod service;
