@@ -22,10 +22,6 @@ pub(crate) struct Collector<P> {
 /// Why a body was not collected to its end.
 pub(crate) enum Stop<E> {
     TooLarge,
-    #[cfg_attr(
-        not(feature = "client"),
-        expect(dead_code, reason = "a server tells no client why a body broke off")
-    )]
     Failed(E),
 }
 
