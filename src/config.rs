@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Response};
+use http::{HeaderName, Method, Response, request::Parts};
 
 use crate::{
     DetachedRun, Drain, FingerprintBy, KeyBy, KeyFormat, Observation, Rejection, ResponsePolicy,
@@ -45,6 +45,7 @@ pub enum OnStoreFailure {
 }
 
 pub(crate) type RejectionFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
+pub(crate) type UnaryFn = dyn Fn(&str) -> bool + Send + Sync;
 pub(crate) type ObserverFn = dyn Fn(&Observation) + Send + Sync;
 pub(crate) type SpawnFn = dyn Fn(DetachedRun) + Send + Sync;
 
@@ -56,6 +57,7 @@ pub(crate) struct Settings {
     pub(crate) key_format: KeyFormat,
     pub(crate) key_required: bool,
     pub(crate) methods: Vec<Method>,
+    pub(crate) grpc_unary: Option<Arc<UnaryFn>>,
     pub(crate) fingerprint: Option<FingerprintBy>,
     pub(crate) policy: ResponsePolicy,
     pub(crate) headers: HeaderPolicy,
@@ -93,6 +95,7 @@ impl Settings {
             key_format: KeyFormat::default(),
             key_required: false,
             methods: vec![Method::POST, Method::PUT, Method::PATCH, Method::DELETE],
+            grpc_unary: None,
             fingerprint: None,
             policy: ResponsePolicy::default(),
             headers: HeaderPolicy::default(),
@@ -181,6 +184,12 @@ impl Settings {
             !self.methods.is_empty() && !self.methods.iter().any(Method::is_safe),
             "with_methods: at least one method, and none of the safe ones (GET, HEAD, OPTIONS, TRACE), which always pass"
         );
+    }
+
+    /// Whether a gRPC call is known to be unary. May panic, as the closure.
+    pub(crate) fn is_unary(&self, call: &Parts) -> bool {
+        let is_unary = self.grpc_unary.as_ref();
+        is_unary.is_some_and(|is_unary| is_unary(call.uri.path()))
     }
 
     /// What the layer waits for one call of the store.

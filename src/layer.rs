@@ -38,10 +38,32 @@ impl IdempotencyLayer {
 impl IdempotencyLayer {
     /// Refuses requests without a key with 400 `missing_key`. By default they pass through unprotected.
     ///
-    /// gRPC requests (content type `application/grpc*`) pass through all the same, with a key or without.
+    /// gRPC calls pass through all the same, but for those that [`with_grpc_unary`](Self::with_grpc_unary) names.
     #[must_use]
     pub fn require_key(mut self) -> Self {
         self.settings.key_required = true;
+        self
+    }
+
+    /// Which gRPC calls engage, by their path, such as `/payments.v1.Payments/Charge` (default: none).
+    ///
+    /// Only for unary calls, which the wire doesn't tell from streams: a response is collected before the caller gets any of it.
+    /// Success is a `grpc-status` of 0 ([`GrpcStatus::verdict`](crate::GrpcStatus::verdict) has the others), and what the layer refuses
+    /// is a gRPC status as well ([`Rejection::to_grpc_response`]). All other gRPC passes through, and so does gRPC-Web: have it turned
+    /// into gRPC outside of this layer. If the closure panics, the call is refused as `handler_failed`.
+    ///
+    /// ```
+    /// # use tower_idempotency::{IdempotencyLayer, MemoryStore, ScopeBy};
+    /// let layer = IdempotencyLayer::new(MemoryStore::new(), ScopeBy::single_tenant())
+    ///     .require_key()
+    ///     .with_grpc_unary(|path| matches!(path, "/payments.v1.Payments/Charge" | "/payments.v1.Payments/Refund"));
+    /// ```
+    #[must_use]
+    pub fn with_grpc_unary(
+        mut self,
+        is_unary: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.grpc_unary = Some(Arc::new(is_unary));
         self
     }
 
@@ -154,6 +176,8 @@ impl IdempotencyLayer {
     }
 
     /// Makes the responses of requests that the layer refuses. If the closure panics, the default response is given.
+    ///
+    /// Not asked for gRPC calls: what it makes is HTTP, which a gRPC client couldn't read.
     #[must_use]
     pub fn with_rejection(
         mut self,

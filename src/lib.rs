@@ -42,10 +42,12 @@
 //! - [`MemoryStore`] for tests and single processes; `TransactionStore`, with `Tx` for the handler's own writes, and `LeaseStore` in
 //!   `sqlite`, `postgres` and `mysql`; `RedisStore`.
 //! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
+//! - [`with_grpc_unary`](IdempotencyLayer::with_grpc_unary) and [`GrpcStatus`]: unary gRPC calls, with tonic or without.
 //! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`Outcome`], [`with_observer`](IdempotencyLayer::with_observer), features `tracing` and `metrics`: what becomes of requests.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
 //! - [`store::ListRecords`], [`RecordKey::derive`] and the example `ops`: for whoever operates a service.
+//! - `client`: the layer for clients, [`IdempotencyKey::random`] and [`IdempotencyKey::derive`].
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
 //! # Features
@@ -57,6 +59,8 @@
 //! | `postgres` | `postgres::LeaseStore`, `postgres::TransactionStore`, `Tx` (with sqlx) |
 //! | `mysql` | `mysql::LeaseStore`, `mysql::TransactionStore` for MySQL and MariaDB, `Tx` (with sqlx) |
 //! | `redis` | `RedisStore`, for Redis and Valkey, on one server or a cluster (with the `redis` crate) |
+//! | `client` | `client::IdempotentRetryLayer`, a layer for clients: one key for each call, retries, and what is known of the outcome |
+//! | `reqwest` | `client`, and `client::ReqwestService`: reqwest as a service for that layer (TLS and the rest are features of that crate) |
 //! | `axum` | extractors for [`IdempotencyContext`] and `Tx`, [`Verdict`] as a response part; fingerprints use the original URI, so that `nest` changes nothing |
 //! | `conformance` | the kit that checks a store against the contract |
 //! | `tracing` | a span for each keyed request, inside the caller's, and events for what an operator may want to know |
@@ -74,6 +78,8 @@
     all(doctest, feature = "axum", feature = "sqlite"),
     doc = include_str!("../docs/patterns.md")
 )]
+#![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/grpc.md"))]
+#![cfg_attr(all(doctest, feature = "reqwest"), doc = include_str!("../docs/client.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -81,6 +87,9 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "client")]
+#[cfg_attr(docsrs, doc(cfg(feature = "client")))]
+pub mod client;
 mod codec;
 mod config;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -88,6 +97,7 @@ mod conflict;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+mod content_type;
 mod context;
 pub mod defaults;
 mod digest;
@@ -97,6 +107,7 @@ mod event;
 mod fingerprint;
 mod flow;
 mod future;
+mod grpc;
 mod jitter;
 mod key;
 mod key_by;
@@ -149,6 +160,7 @@ pub use self::{
     fingerprint::{Fingerprint, FingerprintBy, Identity, Tag},
     flow::DetachedRun,
     future::ResponseFuture,
+    grpc::GrpcStatus,
     key::{IdempotencyKey, InvalidKey, KeyFormat},
     key_by::KeyBy,
     layer::IdempotencyLayer,

@@ -2,6 +2,8 @@ use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName, StatusCode, header, response::Parts};
 
+use crate::GrpcStatus;
+
 /// What is to become of a response that the handler gave.
 ///
 /// The layer's [`ResponsePolicy`] decides it. A handler overrules the policy by putting a `Verdict` into the response's
@@ -38,6 +40,8 @@ pub enum Verdict {
 /// | 408, 5xx | [`Unknown`](Verdict::Unknown) |
 /// | other 4xx | [`Discard`](Verdict::Discard) |
 /// | 1xx (an upgrade: done, but there is no response to replay) | [`Tombstone`](Verdict::Tombstone) |
+///
+/// A gRPC call is judged by [`GrpcStatus::verdict`].
 #[derive(Clone, Default)]
 pub struct ResponsePolicy(Policy);
 
@@ -56,7 +60,7 @@ impl ResponsePolicy {
         Self(Policy::SaveAll)
     }
 
-    /// Asks the closure. If it panics, the response counts as a handler that panicked.
+    /// Asks the closure. It sees the status of a gRPC call, wherever it was told, as [`GrpcStatus`] in the extensions. If it panics, the response counts as a handler that panicked.
     pub fn by(verdict: impl Fn(&Parts) -> Verdict + Send + Sync + 'static) -> Self {
         Self(Policy::By(Arc::new(verdict)))
     }
@@ -65,7 +69,10 @@ impl ResponsePolicy {
     pub(crate) fn verdict(&self, response: &Parts) -> Verdict {
         let verdict = match (response.extensions.get::<Verdict>(), &self.0) {
             (Some(verdict), _) => *verdict,
-            (None, Policy::ByStatus) => by_status(response.status),
+            (None, Policy::ByStatus) => match response.extensions.get::<GrpcStatus>() {
+                Some(status) => status.verdict(),
+                None => by_status(response.status),
+            },
             (None, Policy::SaveAll) => Verdict::Save,
             (None, Policy::By(verdict)) => verdict(response),
         };
@@ -161,7 +168,7 @@ impl HeaderPolicy {
 }
 
 /// Hop-by-hop headers (RFC 9110 section 7.6.1), those named by `Connection`, and the length, which the server works out anew.
-fn is_connection_header(name: &HeaderName, headers: &HeaderMap) -> bool {
+pub(crate) fn is_connection_header(name: &HeaderName, headers: &HeaderMap) -> bool {
     const ALWAYS: [HeaderName; 6] = [
         header::CONNECTION,
         header::CONTENT_LENGTH,

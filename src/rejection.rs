@@ -9,7 +9,8 @@ use crate::defaults;
 /// A request that the layer answers itself, without an answer of the handler.
 ///
 /// It becomes an `application/problem+json` response (RFC 9457), unless
-/// [`with_rejection`](crate::IdempotencyLayer::with_rejection) makes another one of it.
+/// [`with_rejection`](crate::IdempotencyLayer::with_rejection) makes another one of it; for a gRPC call, a
+/// [gRPC status](Self::to_grpc_response).
 #[derive(Clone, Debug)]
 pub struct Rejection {
     kind: RejectionKind,
@@ -96,7 +97,7 @@ impl Rejection {
         self.retry_after
     }
 
-    /// The response that the layer gives by default.
+    /// The response that the layer gives by default, but to gRPC calls.
     #[must_use]
     pub fn to_response(&self) -> Response<Bytes> {
         let kind = self.kind;

@@ -100,11 +100,6 @@ impl SavedResponse {
         Ok(Self(codec::decode(bytes.into())?.map(Arc::new)))
     }
 
-    /// The body with its trailers, to be sent.
-    pub(crate) fn collected(&self) -> Collected {
-        self.kept().map(Kept::collected).unwrap_or_default()
-    }
-
     pub(crate) fn kept(&self) -> Option<&Kept> {
         self.0.as_deref()
     }

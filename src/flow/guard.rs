@@ -4,13 +4,15 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
 
 use super::{background::Settlements, reserve::Told, store_call::LateCalls, waiters::Waiters};
 use crate::{
     FingerprintBy, IdempotencyContext, Outcome, Rejection, RejectionKind, ResponseBody,
     SavedResponse,
     config::Settings,
+    grpc::Protocol,
     key_by::Source,
     metric,
     store::{Store, StoreKind},
@@ -67,35 +69,53 @@ impl Guard {
         {
             return false;
         }
-        request.extensions().get::<IdempotencyContext>().is_none() && !is_grpc(request)
+        request.extensions().get::<IdempotencyContext>().is_none()
+            && match Protocol::of(request.headers()) {
+                Protocol::Http => true,
+                // Whether the path is a unary call's is asked later, where a panic of the closure is caught.
+                Protocol::Grpc => settings.grpc_unary.is_some(),
+                Protocol::GrpcLike => false,
+            }
     }
 
     /// The answer to a request without a run of the handler.
-    pub(super) fn tell<R>(&self, told: Told) -> Response<ResponseBody<R>> {
+    pub(super) fn tell<R>(&self, protocol: Protocol, told: Told) -> Response<ResponseBody<R>> {
         match told {
             Told::Replay(saved, expires_in) => {
-                let mut response = self.replay(&saved);
+                let mut response = self.replay(protocol, &saved);
                 self.tell_expiry(&mut response, expires_in);
                 response
             }
-            Told::InFlight { retry_after } => self.refuse(Rejection::in_flight(retry_after)),
-            Told::Refusal(kind) => self.refuse(kind),
+            Told::InFlight { retry_after } => {
+                self.refuse(protocol, Rejection::in_flight(retry_after))
+            }
+            Told::Refusal(kind) => self.refuse(protocol, kind),
         }
     }
 
-    pub(super) fn refuse<R>(&self, rejection: impl Into<Rejection>) -> Response<ResponseBody<R>> {
+    pub(super) fn refuse<R>(
+        &self,
+        protocol: Protocol,
+        rejection: impl Into<Rejection>,
+    ) -> Response<ResponseBody<R>> {
         let rejection = rejection.into();
-        let custom = self.settings.rejection.as_ref().and_then(|response| {
-            // A panic here must not turn a 409 into a 500, which invites another key.
-            catch_unwind(AssertUnwindSafe(|| response(&rejection))).ok()
-        });
-        let mut response = custom
-            .unwrap_or_else(|| rejection.to_response())
-            .map(ResponseBody::collected);
+        let response = match protocol {
+            Protocol::Http | Protocol::GrpcLike => self.problem(&rejection),
+            Protocol::Grpc => rejection.to_grpc_response(),
+        };
+        let mut response = response.map(ResponseBody::collected);
         let (kind, extensions) = (rejection.kind(), response.extensions_mut());
         extensions.insert(kind);
         extensions.insert(Outcome::Refused(kind));
         response
+    }
+
+    fn problem(&self, rejection: &Rejection) -> Response<Bytes> {
+        let custom = self.settings.rejection.as_ref().and_then(|response| {
+            // A panic here must not turn a 409 into a 500, which invites another key.
+            catch_unwind(AssertUnwindSafe(|| response(rejection))).ok()
+        });
+        custom.unwrap_or_else(|| rejection.to_response())
     }
 
     /// Tells how long the key is kept yet, if the layer was told to.
@@ -107,9 +127,9 @@ impl Guard {
         }
     }
 
-    fn replay<R>(&self, saved: &SavedResponse) -> Response<ResponseBody<R>> {
+    fn replay<R>(&self, protocol: Protocol, saved: &SavedResponse) -> Response<ResponseBody<R>> {
         let Some(kept) = saved.kept() else {
-            return self.refuse(RejectionKind::ResponseNotKept);
+            return self.refuse(protocol, RejectionKind::ResponseNotKept);
         };
         let mut response = Response::new(ResponseBody::collected(kept.collected()));
         *response.status_mut() = kept.status;
@@ -127,17 +147,4 @@ impl From<RejectionKind> for Rejection {
     fn from(kind: RejectionKind) -> Self {
         Self::new(kind)
     }
-}
-
-/// gRPC passes through: its status is in the trailers, and the wire doesn't tell a unary call from a stream.
-fn is_grpc<B>(request: &Request<B>) -> bool {
-    content_type_starts_with(request.headers(), b"application/grpc")
-}
-
-/// Media types are compared without regard to case (RFC 9110 section 8.3.1).
-pub(super) fn content_type_starts_with(headers: &HeaderMap, start: &[u8]) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.as_bytes().get(..start.len()))
-        .is_some_and(|found| found.eq_ignore_ascii_case(start))
 }

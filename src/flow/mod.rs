@@ -3,6 +3,7 @@
 mod background;
 mod detached;
 mod guard;
+mod judge;
 mod limit;
 mod protect;
 mod renewal;

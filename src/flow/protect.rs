@@ -14,7 +14,7 @@ use super::{
     unwind::{Panicked, catch},
     wait::{Start, claim},
 };
-use crate::{RejectionKind, RequestBody, ResponseBody};
+use crate::{RejectionKind, RequestBody, ResponseBody, grpc::Protocol};
 
 /// Answers a request that engages. Whatever panics on the way is a 500; a claim that it held is settled by [`Run`].
 pub(crate) async fn protect<S, B, R>(
@@ -31,8 +31,9 @@ where
     R: Body + Send + 'static,
     R::Data: Send,
 {
-    let failed = |Panicked| Ok(guard.refuse(RejectionKind::HandlerFailed));
-    match catch(read(&guard, request)).await {
+    let protocol = Protocol::of(request.headers());
+    let failed = |Panicked| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed));
+    match catch(read(&guard, protocol, request)).await {
         Ok(Ok(Read::Keyed(subject, body))) => {
             let report = Report::new(&guard, Some(subject.record_key));
             let span = report.span();
@@ -43,7 +44,9 @@ where
         Ok(Ok(Read::Unkeyed(request))) => {
             Ok(ready.call(*request).await?.map(ResponseBody::streamed))
         }
-        Ok(Err(rejection)) => Report::new(&guard, None).answered(Ok(guard.refuse(rejection))),
+        Ok(Err(rejection)) => {
+            Report::new(&guard, None).answered(Ok(guard.refuse(protocol, rejection)))
+        }
         Err(panicked) => Report::new(&guard, None).answered(failed(panicked)),
     }
 }
@@ -65,15 +68,16 @@ where
     R: Body + Send + 'static,
     R::Data: Send,
 {
+    let protocol = subject.protocol;
     // Cloned while there is no claim yet that a clone's panic could leave behind.
     let retries = Retries::of(guard, &subject, &ready);
     let (ready, claimed) = match claim(guard, &subject, ready, &mut report).await? {
         Start::Run(ready, claimed) => (ready, claimed),
-        Start::Tell(told) => return report.answered(Ok(guard.tell(told))),
+        Start::Tell(told) => return report.answered(Ok(guard.tell(protocol, told))),
     };
     let (run, request) = Run::new(guard, claimed, subject, body);
     // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
     let answer = answer(run, ready, request, retries, report);
     let answer = detached(guard, Box::pin(answer)).await;
-    answer.unwrap_or_else(|| Ok(guard.refuse(RejectionKind::HandlerFailed)))
+    answer.unwrap_or_else(|| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed)))
 }

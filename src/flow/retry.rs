@@ -13,7 +13,8 @@ use super::{
     wait::{Start, claim},
 };
 use crate::{
-    RejectionKind, RequestBody, ResponseBody, drain::DrainToken, event, jitter, store::Nonce,
+    RejectionKind, RequestBody, ResponseBody, drain::DrainToken, event, grpc::Protocol, jitter,
+    store::Nonce,
 };
 
 /// What the caller gets.
@@ -22,6 +23,7 @@ pub(super) type Answer<R, E> = Result<Response<ResponseBody<R>>, E>;
 /// The end of a run whose transaction lost against another one. Nothing of it is left.
 pub(super) struct Conflict<E> {
     guard: Arc<Guard>,
+    protocol: Protocol,
     /// The wrapped service's own error, if that was its answer.
     error: Option<E>,
     /// There is more to come, whatever the run counted for.
@@ -29,9 +31,10 @@ pub(super) struct Conflict<E> {
 }
 
 impl<E> Conflict<E> {
-    pub(super) fn new(guard: &Arc<Guard>, error: Option<E>) -> Self {
+    pub(super) fn new(guard: &Arc<Guard>, protocol: Protocol, error: Option<E>) -> Self {
         Self {
             guard: Arc::clone(guard),
+            protocol,
             error,
             _counted: guard.settings.drain.token(),
         }
@@ -41,7 +44,9 @@ impl<E> Conflict<E> {
     fn answer<R>(self) -> Answer<R, E> {
         match self.error {
             Some(error) => Err(error),
-            None => Ok(self.guard.refuse(RejectionKind::NotCommitted)),
+            None => Ok(self
+                .guard
+                .refuse(self.protocol, RejectionKind::NotCommitted)),
         }
     }
 }
@@ -105,6 +110,7 @@ impl<S> Retries<S> {
             subject,
             unready,
         } = *self;
+        let protocol = subject.protocol;
         for retry in 1..=guard.settings.transaction_retries {
             event::run_again(&subject.record_key, retry);
             sleep(pause_before(retry)).await;
@@ -119,7 +125,7 @@ impl<S> Retries<S> {
             ready?;
             let (ready, claimed) = match claim(&guard, &subject, service, report).await? {
                 Start::Run(ready, claimed) => (ready, claimed),
-                Start::Tell(told) => return Ok(guard.tell(told)),
+                Start::Tell(told) => return Ok(guard.tell(protocol, told)),
             };
             let (run, request) = Run::new(&guard, claimed, subject, None);
             drop(conflict);

@@ -1,13 +1,12 @@
 use std::{mem, pin::pin, sync::Arc};
 
-use http::{Request, Response, response::Parts};
+use http::{Request, Response};
 use http_body::Body;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
     Guard, background,
-    guard::content_type_starts_with,
     limit::limited,
     renewal::Renewal,
     report::Report,
@@ -18,10 +17,10 @@ use super::{
     unwind::{Panicked, catch},
 };
 use crate::{
-    IdempotencyContext, Outcome, RejectionKind, RequestBody, ResponseBody, SavedResponse, Verdict,
-    body::{Collected, Collector, Stop},
+    IdempotencyContext, Outcome, RejectionKind, RequestBody,
     drain::DrainToken,
     event,
+    grpc::Protocol,
     metric::{self, Gauged},
     store::{Claim, StoreKind},
 };
@@ -31,6 +30,7 @@ pub(super) struct Run {
     pub(super) guard: Arc<Guard>,
     pub(super) claim: Arc<Claim>,
     pub(super) protected: bool,
+    pub(super) protocol: Protocol,
     context: IdempotencyContext,
     pub(super) asked: Instant,
     stage: Stage,
@@ -51,15 +51,15 @@ enum Stage {
 }
 
 /// What became of the handler: how to settle the claim, and what its caller gets if that works.
-struct Ended<R, E> {
-    settlement: Settlement,
-    reply: Answer<R, E>,
-    end: HandlerEnd,
+pub(super) struct Ended<R, E> {
+    pub(super) settlement: Settlement,
+    pub(super) reply: Answer<R, E>,
+    pub(super) end: HandlerEnd,
 }
 
 /// How the handler ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum HandlerEnd {
+pub(super) enum HandlerEnd {
     Answered,
     /// It answered that its transaction lost against another one.
     Conflicted,
@@ -81,6 +81,7 @@ impl Run {
             protected,
         } = claimed;
         let Subject {
+            protocol,
             key,
             scope,
             mut parts,
@@ -100,6 +101,7 @@ impl Run {
             guard: Arc::clone(guard),
             claim,
             protected,
+            protocol,
             context,
             asked,
             stage: Stage::Claimed,
@@ -145,9 +147,11 @@ impl Run {
         self.stage = Stage::Settled;
         self.guard.shared.waiters.wake(self.claim.key());
         Ok(match settled {
-            Settled::Conflict => return Err(Conflict::new(&self.guard, reply.err())),
+            Settled::Conflict => {
+                return Err(Conflict::new(&self.guard, self.protocol, reply.err()));
+            }
             Settled::AsMeant(_) if end == HandlerEnd::Conflicted => {
-                return Err(Conflict::new(&self.guard, reply.err()));
+                return Err(Conflict::new(&self.guard, self.protocol, reply.err()));
             }
             Settled::AsMeant(outcome) => {
                 report.comes_to(outcome);
@@ -165,7 +169,7 @@ impl Run {
                 reply
             }
             // The wrapped service's own error reaches the caller unchanged, whatever became of the claim.
-            Settled::Otherwise(told) => reply.map(|_| self.guard.tell(told)),
+            Settled::Otherwise(told) => reply.map(|_| self.guard.tell(self.protocol, told)),
         })
     }
 
@@ -194,86 +198,12 @@ impl Run {
     }
 
     /// The handler was dropped before it answered.
-    fn failed<R, E>(&self, kind: RejectionKind) -> Ended<R, E> {
+    pub(super) fn failed<R, E>(&self, kind: RejectionKind) -> Ended<R, E> {
         Ended {
             settlement: Settlement::Abandon,
-            reply: Ok(self.guard.refuse(kind)),
+            reply: Ok(self.guard.refuse(self.protocol, kind)),
             end: HandlerEnd::Interrupted,
         }
-    }
-
-    /// Decides by the response's head how to settle, and collects its body if it is to be saved.
-    async fn judge<R: Body, E>(&self, response: Response<R>) -> Ended<R, E> {
-        let (mut parts, body) = response.into_parts();
-        // Ours to set, even if the handler passes on the answer of a service that has such a layer.
-        let settings = &self.guard.settings;
-        for name in [
-            Some(&settings.replay_marker),
-            settings.expiry_header.as_ref(),
-        ] {
-            name.map(|name| parts.headers.remove(name));
-        }
-        let verdict = catch(async { self.guard.settings.policy.verdict(&parts) }).await;
-        let end = if matches!(verdict, Ok(Verdict::Conflict)) {
-            HandlerEnd::Conflicted
-        } else {
-            HandlerEnd::Answered
-        };
-        let (settlement, body) = match verdict {
-            Ok(Verdict::Save) => match self.collect(&parts, body).await {
-                Ok(saved) => saved,
-                Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
-            },
-            Ok(Verdict::Tombstone) => self.not_kept("policy", ResponseBody::streamed(body)),
-            Ok(Verdict::Discard | Verdict::Conflict) => {
-                (Settlement::Release, ResponseBody::streamed(body))
-            }
-            Ok(Verdict::Unknown) => (Settlement::Abandon, ResponseBody::streamed(body)),
-            Err(Panicked) => return self.failed(RejectionKind::HandlerFailed),
-        };
-        Ended {
-            settlement,
-            reply: Ok(Response::from_parts(parts, body)),
-            end,
-        }
-    }
-
-    /// Collects a body to be saved. One that is too large, too slow or endless is not: the record is completed as a
-    /// tombstone, and the caller gets what was read and then the rest.
-    async fn collect<R: Body>(
-        &self,
-        parts: &Parts,
-        body: R,
-    ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
-        let settings = &self.guard.settings;
-        let mut collector = Collector::new(Box::pin(body), settings.response_limit);
-        if content_type_starts_with(&parts.headers, b"text/event-stream") {
-            let body = ResponseBody::prefixed(collector.into_rest());
-            return Ok(self.not_kept("stream", body));
-        }
-        let stopped = limited(settings.collect_limit, pin!(catch(collector.collect()))).await;
-        let reason = match stopped {
-            Ok(Ok(Ok(()))) => {
-                let Collected { data, trailers } = collector.into_collected();
-                let headers = settings.headers.select(&parts.headers);
-                let saved = SavedResponse::new(parts.status, headers, data, trailers);
-                let body = ResponseBody::collected(saved.collected());
-                return Ok((Settlement::Complete(saved), body));
-            }
-            Ok(Ok(Err(Stop::Failed)) | Err(Panicked)) => return Err(BodyFailed),
-            Ok(Ok(Err(Stop::TooLarge))) => "too_large",
-            Err(_elapsed) => "too_slow",
-        };
-        Ok(self.not_kept(reason, ResponseBody::prefixed(collector.into_rest())))
-    }
-
-    fn not_kept<R>(
-        &self,
-        reason: &'static str,
-        body: ResponseBody<R>,
-    ) -> (Settlement, ResponseBody<R>) {
-        event::not_kept(self.claim.key(), reason);
-        (Settlement::Complete(SavedResponse::tombstone()), body)
     }
 }
 
@@ -296,5 +226,3 @@ impl Drop for Run {
         }
     }
 }
-
-struct BodyFailed;

@@ -8,6 +8,7 @@ use crate::{
     Fingerprint, IdempotencyKey, InvalidKey, OnStoreFailure, RecordKey, Rejection, RejectionKind,
     RequestBody, Scope,
     body::{Collected, Collector, Stop},
+    grpc::Protocol,
     key_by::{self, Source},
     store::Nonce,
 };
@@ -15,6 +16,7 @@ use crate::{
 /// A keyed request without its streamed body, and what was computed from it, once.
 #[derive(Clone)]
 pub(super) struct Subject {
+    pub(super) protocol: Protocol,
     pub(super) key: IdempotencyKey,
     pub(super) scope: Scope,
     pub(super) record_key: RecordKey,
@@ -29,7 +31,7 @@ pub(super) struct Subject {
 pub(super) enum Read<B> {
     /// It has a key. The body is there if it was not collected.
     Keyed(Box<Subject>, Option<B>),
-    /// It has none, and needs none.
+    /// It has none and needs none, or is no unary call.
     Unkeyed(Box<Request<RequestBody<B>>>),
 }
 
@@ -42,10 +44,14 @@ impl<B> Read<B> {
 /// Reads key, scope and fingerprint. What the head alone decides is decided before the body is polled.
 pub(super) async fn read<B: Body>(
     guard: &Guard,
+    protocol: Protocol,
     request: Request<B>,
 ) -> Result<Read<B>, Rejection> {
     let settings = &guard.settings;
     let (parts, body) = request.into_parts();
+    if protocol == Protocol::Grpc && !settings.is_unary(&parts) {
+        return Ok(Read::unkeyed(parts, RequestBody::streamed(body)));
+    }
     let key = match head_key(guard, &parts)? {
         HeadKey::Missing if settings.key_required => return Err(RejectionKind::MissingKey.into()),
         HeadKey::Missing => {
@@ -81,6 +87,7 @@ pub(super) async fn read<B: Body>(
     let data = collected.as_ref().map(|body| &*body.data);
     let identity = guard.fingerprint.identity(&parts, data);
     let subject = Subject {
+        protocol,
         record_key: RecordKey::derive(&settings.namespace, &scope, &key),
         fingerprint: guard.store.fingerprint(&identity),
         nonce: Nonce::random(),
@@ -126,10 +133,10 @@ fn body_key(
 async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected, Rejection> {
     let body = pin!(body);
     let mut collector = Collector::new(body, limit);
-    match collector.collect().await {
+    match collector.collect(drop).await {
         Ok(()) => Ok(collector.into_collected()),
         Err(Stop::TooLarge) => Err(RejectionKind::BodyTooLarge.into()),
-        Err(Stop::Failed) => Err(RejectionKind::IncompleteBody.into()),
+        Err(Stop::Failed(_)) => Err(RejectionKind::IncompleteBody.into()),
     }
 }
 
