@@ -27,13 +27,13 @@ export async function pay(api, purchase, tell) {
   for (;;) {
     const answer = await attempt(api, purchase);
     if (answer.kind !== "retry") return answer;
+    const pause = FIRST_PAUSE * 2 ** failures * (0.5 + Math.random() / 2);
     // A charge that runs is no failure: only time ends that.
     if (!answer.runs) failures += 1;
     if (failures === ATTEMPTS || Date.now() - start > PATIENCE) {
       return { kind: "unanswered", detail: answer.detail };
     }
     tell(answer.detail);
-    const pause = FIRST_PAUSE * 2 ** failures * (0.5 + Math.random() / 2);
     await new Promise((resolve) => setTimeout(resolve, Math.max(pause, answer.after)));
   }
 }
@@ -53,7 +53,7 @@ async function attempt(api, { key, body }) {
     // What breaks off in the middle, or isn't JSON, isn't the shop's answer: a portal’s page, a gateway’s error.
     return meaning(response, await response.json());
   } catch {
-    return { kind: "retry", after: 0, detail: "No answer yet. Asking again …" };
+    return { kind: "retry", after: 0, detail: "The shop doesn’t answer." };
   }
 }
 
