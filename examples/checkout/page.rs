@@ -7,6 +7,14 @@ use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::BoxError;
 
+const SCRIPTS: [(&str, &str); 5] = [
+    ("/cart.js", include_str!("page/cart.js")),
+    ("/checkout.js", include_str!("page/checkout.js")),
+    ("/pay.js", include_str!("page/pay.js")),
+    ("/purchase.js", include_str!("page/purchase.js")),
+    ("/view.js", include_str!("page/view.js")),
+];
+
 /// The page, and where it finds the API: at its own origin, or at this one.
 pub(crate) fn router(api: &str) -> Result<Router, BoxError> {
     // Scripts, styles and connections of these origins, and nothing else.
@@ -15,23 +23,16 @@ pub(crate) fn router(api: &str) -> Result<Router, BoxError> {
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
     let index = include_str!("page/index.html").replace("{api}", api);
-    let script = "text/javascript; charset=utf-8";
-    Ok(Router::new()
+    let mut router = Router::new()
         .route("/", file("text/html; charset=utf-8", index))
         .route(
             "/style.css",
             file("text/css", include_str!("page/style.css")),
-        )
-        .route(
-            "/checkout.js",
-            file(script, include_str!("page/checkout.js")),
-        )
-        .route("/pay.js", file(script, include_str!("page/pay.js")))
-        .route(
-            "/purchase.js",
-            file(script, include_str!("page/purchase.js")),
-        )
-        .route("/view.js", file(script, include_str!("page/view.js")))
+        );
+    for (path, script) in SCRIPTS {
+        router = router.route(path, file("text/javascript; charset=utf-8", script));
+    }
+    Ok(router
         .layer(always(header::CONTENT_SECURITY_POLICY, policy.parse()?))
         .layer(always(
             header::X_CONTENT_TYPE_OPTIONS,

@@ -16,8 +16,8 @@ use crate::{
     servers::{ARGUMENTS, Chromium},
 };
 
-/// Wide and high enough that all of the page is seen.
-pub(crate) const SIZE: (u32, u32) = (640, 760);
+/// So large that all of the page is seen.
+const WINDOW: &str = "--window-size=640,900";
 
 /// A browser with a profile of its own.
 pub(crate) struct Browser {
@@ -37,10 +37,9 @@ impl Browser {
     }
 
     async fn of(chromium: &'static Chromium, profile: PathBuf, preferences: Value) -> Self {
-        let (width, height) = SIZE;
         let own = [
             format!("--user-data-dir={}", profile.display()),
-            format!("--window-size={width},{height}"),
+            WINDOW.to_owned(),
         ];
         let arguments = ARGUMENTS.map(str::to_owned).into_iter().chain(own);
         let arguments: Vec<String> = arguments.collect();
@@ -223,7 +222,20 @@ impl Browser {
         ran.expect("a script that works")
     }
 
-    pub(crate) async fn screenshot(&self) -> Vec<u8> {
-        self.client.screenshot().await.expect("a picture")
+    /// As PNG, and how large that must be.
+    pub(crate) async fn picture_of(&self, selector: &str) -> (Vec<u8>, (u32, u32)) {
+        let element = self.find(selector).await;
+        let picture = element.screenshot().await.expect("a picture");
+        let script = "
+            const { width, height } = document.querySelector(arguments[0]).getBoundingClientRect();
+            return [width, height].map((length) => Math.round(length * devicePixelRatio))";
+        let size = self.run(script, &[json!(selector)]).await;
+        let length = |index: usize| {
+            size[index]
+                .as_u64()
+                .and_then(|length| length.try_into().ok())
+        };
+        let size = (length(0).expect("a width"), length(1).expect("a height"));
+        (picture, size)
     }
 }

@@ -5,6 +5,10 @@
     clippy::panic,
     reason = "what is missing fails the test; clippy takes the modules of a test for production code"
 )]
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the servers and the proxy find ports in the same way"
+)]
 
 mod answers;
 mod browser;

@@ -33,7 +33,7 @@ async fn a_purchase_is_charged_once_and_a_new_one_once_more() {
         assert_eq!(sent[count - 1].key(), charge.key);
         Uuid::try_parse(&charge.key).expect("a UUID");
         let answer = checkout.browser.text("answer").await;
-        assert_eq!(answer, "of the request that made the charge");
+        assert!(answer.starts_with("first"), "{answer}");
         checkout.start_anew().await;
     }
     // The same cart, and another key.

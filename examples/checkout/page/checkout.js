@@ -1,40 +1,30 @@
 // The page: what is pressed, and what follows. What there is to know about keys is in purchase.js, about answers in pay.js.
 
+import * as cart from "./cart.js";
 import * as purchases from "./purchase.js";
 import { pay } from "./pay.js";
 import { at, render, status } from "./view.js";
 
 const api = document.querySelector("meta[name=api]").content;
 
+const NOWHERE = "This browser lets no page keep your purchase, and nothing is sent that isn’t kept.";
+
 let shop;
 let paying = false;
 /** Why the last attempts of this tab gave up, and for which key. */
 let gaveUp;
 
-const savedCart = () => JSON.parse(localStorage.getItem("cart")) ?? { beans: 1, mug: 2 };
-
-/** What the cart holds now, as the shop is to be asked for it. */
-function order() {
-  const counts = savedCart();
-  const items = {};
-  let amount = 0;
-  for (const { id, price } of shop.items) {
-    if (counts[id] > 0) items[id] = counts[id];
-    amount += price * (counts[id] ?? 0);
-  }
-  return { customer: shop.customer, items, amount };
-}
-
 /** One tab at a time: two that are opened at once would become two customers. */
 const load = () =>
   navigator.locks.request("session", async () => {
     const response = await fetch(`${api}/shop`, { credentials: "include" });
+    if (!response.ok) throw new Error(response.statusText);
     shop = await response.json();
   });
 
 async function show() {
   const purchase = await purchases.current();
-  render({ shop, order: order(), purchase, paying, outcome: outcomeOf(purchase) });
+  render({ shop, order: cart.order(shop), purchase, paying, outcome: outcomeOf(purchase) });
 }
 
 function outcomeOf(purchase) {
@@ -53,8 +43,7 @@ async function go(choose) {
       await send(purchase);
     }
   } catch {
-    status("This browser doesn’t let the page keep a purchase, so nothing can be paid here.");
-    return;
+    return status(NOWHERE);
   } finally {
     paying = false;
   }
@@ -87,12 +76,12 @@ const resume = () =>
 at("cart").addEventListener("submit", (event) => {
   event.preventDefault();
   // If there is a purchase already, of another tab perhaps, and for another cart, that one is brought to its end first.
-  go(() => purchases.begin(order()));
+  go(() => purchases.begin(cart.order(shop)));
 });
 
 at("items").addEventListener("input", ({ target }) => {
   if (!target.validity.valid) return;
-  localStorage.setItem("cart", JSON.stringify({ ...savedCart(), [target.name]: target.valueAsNumber }));
+  cart.put(target.name, target.valueAsNumber);
   show();
 });
 
@@ -106,12 +95,23 @@ at("new").addEventListener("click", async () => {
 });
 
 purchases.onChange(show);
-addEventListener("storage", show);
+cart.onChange(show);
 addEventListener("pageshow", ({ persisted }) => persisted && resume());
 
-try {
-  await load();
-} catch {
-  status("The shop doesn’t answer. Reload this page: what was begun is kept.");
+async function start() {
+  try {
+    // Also a browser that blocks cookies says so here.
+    cart.counts();
+    await purchases.current();
+  } catch {
+    return status(NOWHERE);
+  }
+  try {
+    await load();
+  } catch {
+    return status("The shop doesn’t answer. Reload this page: what was begun is kept.");
+  }
+  await resume();
 }
-if (shop) await resume();
+
+await start();

@@ -71,8 +71,9 @@ function showResult(shop, order, { key, body, outcome: settled }, outcome) {
   at("bought").replaceChildren(...lines);
   fact("amount", euros(charge?.amount ?? bought.amount));
   fact("charge", charge?.id);
-  fact("answer", charge && (replayed ? "replayed: an earlier request had made the charge" : "of the request that made the charge"));
+  fact("answer", charge && (replayed ? "replayed, the charge was made before" : "first, of the request that charged"));
   fact("reference", key);
+  at("again").textContent = kind === "unknown" ? "Ask again" : "Try again";
   at("again").hidden = kind === "charged" || kind === "refused";
   at("new").hidden = !settled;
   at("new").textContent = NEXT[kind] ?? "";
@@ -85,7 +86,7 @@ function fact(id, text) {
 
 function showCharges(charges) {
   at("history").hidden = charges.length === 0;
-  at("charges").replaceChildren(...charges.map(({ id, amount }) => line(`${euros(amount)} ${id}`)));
+  at("charges").replaceChildren(...charges.map(({ id, amount }) => line(`${euros(amount)} · ${id}`)));
 }
 
 function line(text) {
