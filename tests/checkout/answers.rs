@@ -167,6 +167,38 @@ async fn other_errors_end_nothing_and_are_shown_as_text() {
     checkout.close().await;
 }
 
+/// What purchase.js promises by itself, whatever a page shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_belongs_to_its_key_and_a_certain_one_stays() {
+    let Some(checkout) = Checkout::open().await else {
+        return;
+    };
+    let script = "
+        const { begin, current, finish, settle } = await import('/purchase.js');
+        const first = await begin({ amount: 1 });
+        const second = await begin({ amount: 2 });
+        await finish(first.key);
+        await settle('another key', { kind: 'charged' });
+        const unsettled = await current();
+        const kinds = [];
+        for (const kind of ['unknown', 'refused', 'charged']) {
+            kinds.push((await settle(first.key, { kind })).outcome.kind);
+        }
+        await finish('another key');
+        const settled = await current();
+        await finish(first.key);
+        const none = await current();
+        const same = [second, unsettled, settled].every(({ key, body }) => key === first.key && body === JSON.stringify({ amount: 1 }));
+        return { same, early: unsettled.outcome ?? null, kinds, none: none ?? null }";
+    let told = checkout.browser.run_async(script, &[]).await;
+    let kinds = ["unknown", "refused", "refused"];
+    assert_eq!(
+        told,
+        json!({ "same": true, "early": null, "kinds": kinds, "none": null })
+    );
+    checkout.close().await;
+}
+
 /// As the page keeps it, made so long ago by the clock of the page.
 async fn purchase(checkout: &Checkout, key: &str, order: &Value, age: i64) -> Value {
     let now = checkout.browser.run("return Date.now()", &[]).await;
