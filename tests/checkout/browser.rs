@@ -1,6 +1,6 @@
 //! A browser, and what a person does in it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Mutex, time::Duration};
 
 use fantoccini::{
     Client, ClientBuilder, Locator,
@@ -19,7 +19,11 @@ use crate::{
 /// So large that all of the page is seen.
 const WINDOW: &str = "--window-size=640,900";
 
-/// A browser with a profile of its own.
+/// Browsers that wait for the next test, as the ids of their sessions and their profiles: to start one takes longer than most tests.
+/// The tests are kept apart by their hosts, which all have cookies and storage of their own.
+static IDLE: Mutex<Vec<(String, PathBuf)>> = Mutex::new(Vec::new());
+
+/// A browser that nobody else uses meanwhile. A test that fails leaves it to the driver.
 pub(crate) struct Browser {
     chromium: &'static Chromium,
     client: Client,
@@ -28,10 +32,20 @@ pub(crate) struct Browser {
 
 impl Browser {
     pub(crate) async fn start(chromium: &'static Chromium) -> Self {
-        Self::of(chromium, chromium.profile(), json!({})).await
+        let idle = IDLE.lock().expect("no panic").pop();
+        let Some((session, profile)) = idle else {
+            return Self::of(chromium, chromium.profile(), json!({})).await;
+        };
+        let (driver, connector) = (driver(chromium), HttpConnector::new());
+        let client = Client::with_existing_session(&driver, &session, connector).await;
+        Self {
+            chromium,
+            client: client.expect("a browser"),
+            profile,
+        }
     }
 
-    /// One whose settings are these.
+    /// A new one, whose settings are these. It is to be ended.
     pub(crate) async fn with(chromium: &'static Chromium, preferences: Value) -> Self {
         Self::of(chromium, chromium.profile(), preferences).await
     }
@@ -49,7 +63,7 @@ impl Browser {
         };
         let client = ClientBuilder::new(HttpConnector::new())
             .capabilities(capabilities)
-            .connect(&format!("http://{}", chromium.address()))
+            .connect(&driver(chromium))
             .await
             .expect("a browser");
         Self {
@@ -59,36 +73,42 @@ impl Browser {
         }
     }
 
-    pub(crate) async fn close(self) {
-        self.client.close().await.expect("a browser that ends");
-    }
-
     /// Another one of the same machine, for somebody else.
     pub(crate) async fn another(&self) -> Self {
         Self::start(self.chromium).await
     }
 
+    /// Leaves it to another test, with one tab that shows nothing.
+    pub(crate) async fn leave(self) {
+        let tabs = self.client.windows().await.expect("tabs");
+        for _ in 1..tabs.len() {
+            self.go_to_tab(1).await;
+            self.client.close_window().await.expect("a tab that ends");
+        }
+        self.go_to_tab(0).await;
+        self.open("about:blank").await;
+        let session = self.client.session_id().await.expect("a session");
+        self.client.persist().await.expect("a session that stays");
+        let idle = (session.expect("its id"), self.profile);
+        IDLE.lock().expect("no panic").push(idle);
+    }
+
+    pub(crate) async fn end(self) {
+        self.client.close().await.expect("a browser that ends");
+    }
+
     pub(crate) async fn restart(self) -> Self {
-        let Self {
-            chromium,
-            client,
-            profile,
-        } = self;
-        client.close().await.expect("a browser that ends");
+        let (chromium, profile) = (self.chromium, self.profile.clone());
+        self.end().await;
         Self::of(chromium, profile, json!({})).await
     }
 
     /// `kill -9`, and then starts it again with what was on disk.
     pub(crate) async fn kill_and_restart(self) -> Self {
         kill_process(self.process_id(), Signal::KILL).expect("a signal that is sent");
-        let Self {
-            chromium,
-            client,
-            profile,
-        } = self;
         // The driver may have noticed.
-        drop(client.close().await);
-        Self::of(chromium, profile, json!({})).await
+        drop(self.client.close().await);
+        Self::of(self.chromium, self.profile, json!({})).await
     }
 
     /// Of the process that starts all others of this browser.
@@ -148,7 +168,7 @@ impl Browser {
 
     async fn wait_for(&self, locator: Locator<'_>) -> Element {
         let wait = self.client.wait().at_most(LIMIT);
-        let found = wait.every(Duration::from_millis(20)).for_element(locator);
+        let found = wait.every(Duration::from_millis(50)).for_element(locator);
         match found.await {
             Ok(element) => element,
             Err(error) => panic!("{locator:?}: {error}\n{}", self.visible_text().await),
@@ -238,4 +258,8 @@ impl Browser {
         let size = (length(0).expect("a width"), length(1).expect("a height"));
         (picture, size)
     }
+}
+
+fn driver(chromium: &Chromium) -> String {
+    format!("http://{}", chromium.address())
 }

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::{interval, timeout};
+use uuid::Uuid;
 
 use crate::{
     browser::Browser,
@@ -26,7 +27,9 @@ impl Checkout {
         let chromium = tokio::task::block_in_place(chromium)?;
         let shop = Shop::start().await;
         let proxy = Proxy::start(shop.address).await;
-        let url = format!("http://{}/", proxy.address());
+        // All names below it are this machine.
+        let host = format!("{}.localhost", Uuid::new_v4());
+        let url = format!("http://{host}:{}/", proxy.address().port());
         Some(Self::of(shop, proxy, Browser::start(chromium).await, url).await)
     }
 
@@ -59,7 +62,7 @@ impl Checkout {
     }
 
     pub(crate) async fn close(self) {
-        self.browser.close().await;
+        self.browser.leave().await;
     }
 
     /// What becomes of the next requests to charge.

@@ -1,5 +1,7 @@
 //! Whose purchase it is.
 
+use std::mem;
+
 use serde_json::json;
 
 use crate::{browser::Browser, checkout::Checkout, http_proxy::Fault, servers::chromium};
@@ -16,8 +18,7 @@ async fn another_session_gets_neither_the_answer_nor_the_charge() {
     let body = purchase["body"].as_str().expect("a body");
 
     let other = checkout.browser.another().await;
-    checkout.browser.close().await;
-    checkout.browser = other;
+    mem::replace(&mut checkout.browser, other).leave().await;
     checkout.load().await;
     let refused = checkout.send(key, body).await;
     assert_eq!(
@@ -70,17 +71,16 @@ async fn a_purchase_whose_session_is_gone_is_not_charged_to_the_next_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_cookies_and_storage_nothing_is_sent() {
-    let Some(mut checkout) = Checkout::open().await else {
+    let Some(checkout) = Checkout::open().await else {
         return;
     };
     let chromium = chromium().expect("it is there");
     let blocked = json!({ "profile.default_content_setting_values.cookies": 2 });
     let strict = Browser::with(chromium, blocked).await;
-    checkout.browser.close().await;
-    checkout.browser = strict;
-    checkout.browser.open(&checkout.url).await;
-    checkout.browser.hears("lets no page keep").await;
-    checkout.browser.find("#cart[hidden]").await;
+    strict.open(&checkout.url).await;
+    strict.hears("lets no page keep").await;
+    strict.find("#cart[hidden]").await;
     assert_eq!(checkout.sent(), []);
+    strict.end().await;
     checkout.close().await;
 }
