@@ -13,6 +13,8 @@ async fn another_session_gets_neither_the_answer_nor_the_charge() {
     };
     checkout.browser.click("pay").await;
     let id = checkout.charged_once().await;
+    let readable = checkout.browser.run("return document.cookie", &[]).await;
+    assert_eq!(readable, "", "no script can take the session away");
     let purchase = checkout.purchase().await;
     let key = purchase["key"].as_str().expect("a key");
     let body = purchase["body"].as_str().expect("a body");
