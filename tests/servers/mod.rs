@@ -1,4 +1,5 @@
-//! Private servers for tests: databases, what stands between a pool and a server (PgBouncer, a proxy with faults), and Prometheus.
+//! Private servers for tests: databases, what stands between a pool and a server (PgBouncer, a proxy with faults), Prometheus, and
+//! Chromium behind its driver.
 //!
 //! [`postgres()`], [`mariadb()`], [`redis()`] and [`valkey()`] give the one server of this test binary, started at first use. It belongs to all of
 //! its tests at once: each takes a database of its own ([`Postgres::database`]). A test that freezes, kills or configures
@@ -19,6 +20,7 @@
     reason = "what is missing fails the test; clippy takes the modules of a test for production code"
 )]
 
+mod chromium;
 mod external;
 #[cfg(feature = "mysql")]
 mod mariadb;
@@ -37,10 +39,12 @@ mod redis_cluster;
 mod server;
 mod url;
 
+pub use chromium::{ARGUMENTS, Chromium, chromium};
 #[cfg(feature = "mysql")]
 pub use mariadb::{MariaDb, mariadb};
 #[cfg(feature = "postgres")]
 pub use pgbouncer::PgBouncer;
+pub use place::free_port;
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, postgres};
 pub use prometheus::Prometheus;
