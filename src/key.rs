@@ -3,9 +3,12 @@ use std::{error::Error, fmt, sync::Arc};
 use http::HeaderValue;
 use uuid::Uuid;
 
-use crate::structured_field::string_item;
+use crate::structured_field::{quoted, string_item};
 
 /// An idempotency key as the client sent it, after parsing: the same for its quoted and its bare form.
+///
+/// A client makes one for each operation that its user means, before the first attempt, and sends the same one with every retry:
+/// [`random`](Self::random), or, where the key has to survive the process, [`derive`](Self::derive).
 ///
 /// Its `Debug` form doesn't show it: whoever reads a key in a log could ask for its answer.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -21,11 +24,76 @@ impl IdempotencyKey {
         KeyFormat::default().check(text.as_bytes())
     }
 
+    /// A fresh key: a random UUID (version 4).
+    #[must_use]
+    pub fn random() -> Self {
+        Uuid::new_v4().into()
+    }
+
+    /// The key that belongs to this name, always the same one: a UUID (version 5) of both texts, each with its length.
+    ///
+    /// For a client that may die between sending a request and noting down with which key: it derives the key anew from what it
+    /// has noted already, such as the number of an order. `namespace` keeps the operations apart that are named alike, as
+    /// in `derive("refund", "order 17")`. The derivation never changes.
+    ///
+    /// Whoever knows the name knows the key. That is harmless where the server tells its callers' keys apart (our
+    /// [`ScopeBy`](crate::ScopeBy)), and no secret.
+    ///
+    /// ```
+    /// # use tower_idempotency::IdempotencyKey;
+    /// let key = IdempotencyKey::derive("charge", "order 17");
+    /// assert_eq!(key.as_str(), "bbade816-365e-5042-b06d-a058f91cfa5c");
+    /// ```
+    #[must_use]
+    pub fn derive(namespace: &str, name: &str) -> Self {
+        let mut text = Vec::with_capacity(16 + namespace.len() + name.len());
+        for part in [namespace, name] {
+            text.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            text.extend_from_slice(part.as_bytes());
+        }
+        Uuid::new_v5(&DERIVED_KEYS, &text).into()
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The header value that most servers take: the bare text; quoted, if it has a comma or a double quote, which no bare key has.
+    ///
+    /// It is marked [sensitive](HeaderValue::set_sensitive).
+    #[must_use]
+    pub fn to_header_value(&self) -> HeaderValue {
+        if self.0.contains([',', '"']) {
+            return self.to_quoted_header_value();
+        }
+        sensitive(&self.0)
+    }
+
+    /// The header value that the IETF draft asks for: an RFC 9651 string, in double quotes. Also marked sensitive.
+    #[must_use]
+    pub fn to_quoted_header_value(&self) -> HeaderValue {
+        sensitive(&quoted(&self.0))
+    }
+}
+
+/// A hyphenated UUID, in lower case. So is a key for a downstream service, of
+/// [`IdempotencyContext::derive_key`](crate::IdempotencyContext::derive_key).
+impl From<Uuid> for IdempotencyKey {
+    fn from(uuid: Uuid) -> Self {
+        let mut buffer = Uuid::encode_buffer();
+        Self(Arc::from(&*uuid.hyphenated().encode_lower(&mut buffer)))
+    }
+}
+
+/// The namespace (RFC 9562 section 6.6) of derived keys. It never changes.
+const DERIVED_KEYS: Uuid = Uuid::from_u128(0x1cba_e0b8_6807_403b_b2ce_c8ca_0447_1aed);
+
+fn sensitive(text: &str) -> HeaderValue {
+    let mut value = HeaderValue::from_str(text).expect("a key is visible ASCII");
+    value.set_sensitive(true);
+    value
 }
 
 impl fmt::Debug for IdempotencyKey {
@@ -138,6 +206,8 @@ pub struct InvalidKey(&'static str);
 
 impl InvalidKey {
     pub(crate) const TWO_LINES: Self = Self("the header has more than one line");
+    #[cfg(feature = "client")]
+    pub(crate) const TWO_KEYS: Self = Self("the header and the extension are different keys");
 }
 
 impl fmt::Display for InvalidKey {

@@ -45,6 +45,7 @@
 //! - [`Outcome`], [`with_observer`](IdempotencyLayer::with_observer), features `tracing` and `metrics`: what becomes of requests.
 //! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
 //! - [`store::ListRecords`], [`RecordKey::derive`] and the example `ops`: for whoever operates a service.
+//! - `client`: the layer for clients, [`IdempotencyKey::random`] and [`IdempotencyKey::derive`].
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
 //! # Features
@@ -56,6 +57,8 @@
 //! | `postgres` | `postgres::LeaseStore`, `postgres::TransactionStore`, `Tx` (with sqlx) |
 //! | `mysql` | `mysql::LeaseStore`, `mysql::TransactionStore` for MySQL and MariaDB, `Tx` (with sqlx) |
 //! | `redis` | `RedisStore`, for Redis and Valkey, on one server or a cluster (with the `redis` crate) |
+//! | `client` | `client::IdempotentRetryLayer`, a layer for clients: one key for each call, retries, and what is known of the outcome |
+//! | `reqwest` | `client`, and `client::ReqwestService`: reqwest as a service for that layer (TLS and the rest are features of that crate) |
 //! | `axum` | extractors for [`IdempotencyContext`] and `Tx`, [`Verdict`] as a response part; fingerprints use the original URI, so that `nest` changes nothing |
 //! | `conformance` | the kit that checks a store against the contract |
 //! | `tracing` | a span for each keyed request, inside the caller's, and events for what an operator may want to know |
@@ -69,6 +72,7 @@
     all(doctest, feature = "axum", feature = "sqlite"),
     doc = include_str!("../README.md")
 )]
+#![cfg_attr(all(doctest, feature = "reqwest"), doc = include_str!("../docs/client.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -76,6 +80,9 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "client")]
+#[cfg_attr(docsrs, doc(cfg(feature = "client")))]
+pub mod client;
 mod codec;
 mod config;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -83,6 +90,7 @@ mod conflict;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+mod content_type;
 mod context;
 pub mod defaults;
 mod digest;

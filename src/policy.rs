@@ -161,7 +161,7 @@ impl HeaderPolicy {
 }
 
 /// Hop-by-hop headers (RFC 9110 section 7.6.1), those named by `Connection`, and the length, which the server works out anew.
-fn is_connection_header(name: &HeaderName, headers: &HeaderMap) -> bool {
+pub(crate) fn is_connection_header(name: &HeaderName, headers: &HeaderMap) -> bool {
     const ALWAYS: [HeaderName; 6] = [
         header::CONNECTION,
         header::CONTENT_LENGTH,

@@ -12,6 +12,20 @@ pub(crate) fn string_item(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     }
 }
 
+/// The item that is this string. RFC 9651 §4.1.6, for text that is ASCII.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut item = String::with_capacity(text.len() + 2);
+    item.push('"');
+    for character in text.chars() {
+        if matches!(character, '"' | '\\') {
+            item.push('\\');
+        }
+        item.push(character);
+    }
+    item.push('"');
+    item
+}
+
 /// What is still to be read. Each method takes off what it is named after, or tells that it isn't there.
 struct Rest<'a>(&'a [u8]);
 

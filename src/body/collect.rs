@@ -20,12 +20,20 @@ pub(crate) struct Collector<P> {
 }
 
 /// Why a body was not collected to its end.
-pub(crate) enum Stop {
+pub(crate) enum Stop<E> {
     TooLarge,
-    Failed,
+    #[cfg_attr(
+        not(feature = "client"),
+        expect(dead_code, reason = "a server tells no client why a body broke off")
+    )]
+    Failed(E),
 }
 
-impl<P: DerefMut<Target: Body>> Collector<P> {
+impl<P, B> Collector<P>
+where
+    P: DerefMut<Target = B>,
+    B: Body,
+{
     pub(crate) fn new(body: Pin<P>, limit: usize) -> Self {
         Self {
             body,
@@ -36,8 +44,11 @@ impl<P: DerefMut<Target: Body>> Collector<P> {
         }
     }
 
-    /// Reads to the end of the body. Cancel safe: a frame that was read is never lost.
-    pub(crate) async fn collect(&mut self) -> Result<(), Stop> {
+    /// Reads to the end of the body; `failed` makes what is wanted of its error. Cancel safe: a frame that was read is never lost.
+    pub(crate) async fn collect<E>(
+        &mut self,
+        failed: impl FnOnce(B::Error) -> E,
+    ) -> Result<(), Stop<E>> {
         if self.body.size_hint().lower() > self.limit as u64 {
             return Err(Stop::TooLarge);
         }
@@ -47,7 +58,10 @@ impl<P: DerefMut<Target: Body>> Collector<P> {
             let Some(frame) = poll_fn(|cx| self.body.as_mut().poll_frame(cx)).await else {
                 return Ok(());
             };
-            let frame = frame.map_err(|_lost| Stop::Failed)?;
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(error) => return Err(Stop::Failed(failed(error))),
+            };
             match frame.into_data() {
                 Ok(data) if data.remaining() > self.limit - self.data.len() => {
                     self.overflow = Some(into_bytes(data));

@@ -2,6 +2,7 @@
 
 mod collect;
 mod collected;
+mod inner;
 mod request;
 mod response;
 

@@ -8,21 +8,14 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{Collected, collect::into_bytes};
+use super::{Collected, inner::Inner};
 
 pin_project! {
-    /// The request body that the wrapped service gets: the client's own, streamed, or the same bytes collected for the fingerprint.
+    /// The request body that the wrapped service gets: the caller's own, streamed; the same bytes collected, for the
+    /// fingerprint or to be sent again; or what was read of one that is too large, and then its rest.
     pub struct RequestBody<B> {
         #[pin]
         inner: Inner<B>,
-    }
-}
-
-pin_project! {
-    #[project = InnerProjection]
-    enum Inner<B> {
-        Streamed { #[pin] body: B },
-        Collected { body: Collected },
     }
 }
 
@@ -38,6 +31,14 @@ impl<B> RequestBody<B> {
             inner: Inner::Collected { body },
         }
     }
+
+    /// A body whose collection was given up: what was read of it, then the rest.
+    #[cfg(feature = "client")]
+    pub(crate) fn prefixed((prefix, rest): (Vec<Bytes>, Pin<Box<B>>)) -> Self {
+        Self {
+            inner: Inner::prefixed(prefix, rest),
+        }
+    }
 }
 
 impl<B: Body> Body for RequestBody<B> {
@@ -48,34 +49,20 @@ impl<B: Body> Body for RequestBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project().inner.project() {
-            InnerProjection::Streamed { body } => body
-                .poll_frame(cx)
-                .map_ok(|frame| frame.map_data(into_bytes)),
-            InnerProjection::Collected { body } => Poll::Ready(body.next_frame().map(Ok)),
-        }
+        self.project().inner.poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            Inner::Streamed { body } => body.is_end_stream(),
-            Inner::Collected { body } => body.is_end_stream(),
-        }
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.inner {
-            Inner::Streamed { body } => body.size_hint(),
-            Inner::Collected { body } => body.size_hint(),
-        }
+        self.inner.size_hint()
     }
 }
 
 impl<B> fmt::Debug for RequestBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.inner {
-            Inner::Streamed { .. } => "RequestBody(streamed)",
-            Inner::Collected { .. } => "RequestBody(collected)",
-        })
+        write!(f, "RequestBody({})", self.inner.name())
     }
 }

@@ -4,13 +4,14 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderValue, Request, Response};
 
 use super::{background::Settlements, reserve::Told, store_call::LateCalls, waiters::Waiters};
 use crate::{
     FingerprintBy, IdempotencyContext, Outcome, Rejection, RejectionKind, ResponseBody,
     SavedResponse,
     config::Settings,
+    content_type::is_grpc,
     key_by::Source,
     metric,
     store::{Store, StoreKind},
@@ -67,7 +68,8 @@ impl Guard {
         {
             return false;
         }
-        request.extensions().get::<IdempotencyContext>().is_none() && !is_grpc(request)
+        // gRPC passes through: its status is in the trailers, and the wire doesn't tell a unary call from a stream.
+        request.extensions().get::<IdempotencyContext>().is_none() && !is_grpc(request.headers())
     }
 
     /// The answer to a request without a run of the handler.
@@ -127,17 +129,4 @@ impl From<RejectionKind> for Rejection {
     fn from(kind: RejectionKind) -> Self {
         Self::new(kind)
     }
-}
-
-/// gRPC passes through: its status is in the trailers, and the wire doesn't tell a unary call from a stream.
-fn is_grpc<B>(request: &Request<B>) -> bool {
-    content_type_starts_with(request.headers(), b"application/grpc")
-}
-
-/// Media types are compared without regard to case (RFC 9110 section 8.3.1).
-pub(super) fn content_type_starts_with(headers: &HeaderMap, start: &[u8]) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.as_bytes().get(..start.len()))
-        .is_some_and(|found| found.eq_ignore_ascii_case(start))
 }

@@ -7,7 +7,6 @@ use tower_service::Service;
 
 use super::{
     Guard, background,
-    guard::content_type_starts_with,
     limit::limited,
     renewal::Renewal,
     report::Report,
@@ -20,6 +19,7 @@ use super::{
 use crate::{
     IdempotencyContext, Outcome, RejectionKind, RequestBody, ResponseBody, SavedResponse, Verdict,
     body::{Collected, Collector, Stop},
+    content_type,
     drain::DrainToken,
     event,
     metric::{self, Gauged},
@@ -247,11 +247,11 @@ impl Run {
     ) -> Result<(Settlement, ResponseBody<R>), BodyFailed> {
         let settings = &self.guard.settings;
         let mut collector = Collector::new(Box::pin(body), settings.response_limit);
-        if content_type_starts_with(&parts.headers, b"text/event-stream") {
+        if content_type::starts_with(&parts.headers, b"text/event-stream") {
             let body = ResponseBody::prefixed(collector.into_rest());
             return Ok(self.not_kept("stream", body));
         }
-        let stopped = limited(settings.collect_limit, pin!(catch(collector.collect()))).await;
+        let stopped = limited(settings.collect_limit, pin!(catch(collector.collect(drop)))).await;
         let reason = match stopped {
             Ok(Ok(Ok(()))) => {
                 let Collected { data, trailers } = collector.into_collected();
@@ -260,7 +260,7 @@ impl Run {
                 let body = ResponseBody::collected(saved.collected());
                 return Ok((Settlement::Complete(saved), body));
             }
-            Ok(Ok(Err(Stop::Failed)) | Err(Panicked)) => return Err(BodyFailed),
+            Ok(Ok(Err(Stop::Failed(_))) | Err(Panicked)) => return Err(BodyFailed),
             Ok(Ok(Err(Stop::TooLarge))) => "too_large",
             Err(_elapsed) => "too_slow",
         };

@@ -126,10 +126,10 @@ fn body_key(
 async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected, Rejection> {
     let body = pin!(body);
     let mut collector = Collector::new(body, limit);
-    match collector.collect().await {
+    match collector.collect(drop).await {
         Ok(()) => Ok(collector.into_collected()),
         Err(Stop::TooLarge) => Err(RejectionKind::BodyTooLarge.into()),
-        Err(Stop::Failed) => Err(RejectionKind::IncompleteBody.into()),
+        Err(Stop::Failed(_)) => Err(RejectionKind::IncompleteBody.into()),
     }
 }
 

@@ -1,0 +1,237 @@
+//! The same bytes on all attempts, whatever the body is and whatever the attempt before met.
+#![cfg(feature = "client")]
+
+mod client_support;
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use client_support::{Step, Wire, answer, delivery, post, send, text};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use support::body::{Broken, Pipe, Script, Step as Frame};
+use tower_idempotency::client::{ErrorKind, GaveUp, IdempotentRetryLayer};
+
+type AnyBody = BoxBody<Bytes, Broken>;
+
+const MULTIPART: &str = "--X\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--X--\r\n";
+
+fn streamed() -> AnyBody {
+    let frames = [
+        Frame::Data("{\"amount\":"),
+        Frame::Data(""),
+        Frame::Data("100}"),
+    ];
+    Script::new(frames).boxed()
+}
+
+fn whole(text: &'static str) -> AnyBody {
+    let body: Full<Bytes> = Full::from(text);
+    body.map_err(|never| match never {}).boxed()
+}
+
+fn request(content_type: &str, body: AnyBody) -> Request<AnyBody> {
+    Request::post("http://payments.test/charges?a=b")
+        .header("content-type", content_type)
+        .header("x-trace", "1")
+        .header("x-trace", "2")
+        .body(body)
+        .expect("a valid request")
+}
+
+/// Ways for an attempt to end without an answer that counts.
+fn failures() -> [Step; 6] {
+    [
+        Step::Fail,
+        Step::Hang,
+        answer(503),
+        answer(429),
+        client_support::problem(409, "in_flight"),
+        answer(408),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_attempts_have_the_same_head_and_bytes() {
+    for (content_type, make, bytes) in [
+        (
+            "application/json",
+            streamed as fn() -> AnyBody,
+            "{\"amount\":100}",
+        ),
+        (
+            "application/json",
+            || whole("{\"amount\":100}"),
+            "{\"amount\":100}",
+        ),
+        (
+            "multipart/form-data; boundary=X",
+            || whole(MULTIPART),
+            MULTIPART,
+        ),
+        ("text/plain", || whole(""), ""),
+        ("text/plain", || Script::new([]).boxed(), ""),
+    ] {
+        for failure in failures() {
+            let wire = Wire::new([failure, Step::Fail]);
+            let layer = IdempotentRetryLayer::new();
+            let response = send(&layer, &wire, request(content_type, make()));
+
+            assert_eq!(
+                response.await.expect("a response").status(),
+                StatusCode::CREATED
+            );
+            let seen = wire.seen();
+            assert_eq!(seen.len(), 3);
+            for attempt in &seen {
+                assert_eq!(attempt.body, bytes);
+                assert_eq!(attempt.key(), seen[0].key());
+                assert_eq!(attempt.head.headers, seen[0].head.headers);
+                assert_eq!(attempt.head.headers["content-type"], content_type);
+                let traces = attempt.head.headers.get_all("x-trace");
+                assert!(traces.iter().eq(["1", "2"]));
+                assert_eq!(attempt.head.method, "POST");
+                assert_eq!(attempt.head.uri, "http://payments.test/charges?a=b");
+                assert_eq!(attempt.head.version, http::Version::HTTP_11);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_and_extensions_are_sent_again_too() {
+    #[derive(Clone, Debug, PartialEq)]
+    struct Mark(u8);
+
+    let mut trailers = HeaderMap::new();
+    trailers.insert("digest", "abc".parse().expect("a header value"));
+    let body = Script::new([Frame::Data("a"), Frame::Trailers(trailers.clone())]);
+    let mut request = request("text/plain", body.boxed());
+    request.extensions_mut().insert(Mark(7));
+    let wire = Wire::new([Step::Fail]);
+
+    let response = send(&IdempotentRetryLayer::new(), &wire, request).await;
+
+    response.expect("a response");
+    let seen = wire.seen();
+    assert_eq!(seen.len(), 2);
+    for attempt in seen {
+        assert_eq!(attempt.trailers.as_ref(), Some(&trailers));
+        assert_eq!(attempt.head.extensions.get(), Some(&Mark(7)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_above_the_limit_is_streamed_whole_with_its_key_and_sent_once() {
+    let layer = IdempotentRetryLayer::new().with_request_body_limit(4);
+    for (body, bytes, attempts) in [
+        (whole("1234"), "1234", 2),
+        (whole("12345"), "12345", 1),
+        (
+            Script::new([Frame::Data("12"), Frame::Data("34")]).boxed(),
+            "1234",
+            2,
+        ),
+        (
+            Script::new([Frame::Data("12"), Frame::Data("345"), Frame::Data("67")]).boxed(),
+            "1234567",
+            1,
+        ),
+    ] {
+        let wire = Wire::new([answer(503)]);
+        let response = send(&layer, &wire, request("text/plain", body)).await;
+
+        let response = response.expect("a response");
+        let seen = wire.seen();
+        assert_eq!(seen.len(), attempts);
+        assert!(seen.iter().all(|attempt| attempt.body == bytes));
+        assert_eq!(seen[0].key(), delivery(&response).key().as_str());
+        let gave_up = (attempts == 1).then_some(GaveUp::Body);
+        assert_eq!(delivery(&response).gave_up(), gave_up);
+        assert_eq!(delivery(&response).outcome_is_unknown(), attempts == 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_body_whose_attempt_fails_is_an_error_that_says_why_it_was_not_retried() {
+    let layer = IdempotentRetryLayer::new().with_request_body_limit(4);
+    for (step, kind) in [
+        (Step::Fail, ErrorKind::Service),
+        (Step::Hang, ErrorKind::Timeout),
+    ] {
+        let wire = Wire::new([step]);
+        let error = send(&layer, &wire, post("12345"))
+            .await
+            .expect_err("an error");
+        assert_eq!((error.kind(), error.attempts()), (kind, 1));
+        assert_eq!(error.gave_up(), Some(GaveUp::Body));
+        assert!(error.outcome_is_unknown());
+        assert_eq!(error.key().expect("a key").as_str(), wire.seen()[0].key());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_fails_is_an_error_and_nothing_is_sent() {
+    let wire = Wire::new([]);
+    let body = Script::new([Frame::Data("a"), Frame::Fail]);
+    let layer = IdempotentRetryLayer::new();
+    let error = send(&layer, &wire, request("text/plain", body.boxed()));
+
+    let error = error.await.expect_err("an error");
+
+    assert_eq!(
+        (error.kind(), error.attempts()),
+        (ErrorKind::RequestBody, 0)
+    );
+    assert!(!error.outcome_is_unknown());
+    let source = std::error::Error::source(&error).expect("a source");
+    assert!(source.is::<Broken>());
+    assert_eq!(wire.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_end_ends_with_the_deadline() {
+    let wire = Wire::new([]);
+    let layer = IdempotentRetryLayer::new().with_deadline(Duration::from_secs(3));
+    let (_sender, body) = Pipe::new();
+    let begin = tokio::time::Instant::now();
+    let error = send(&layer, &wire, request("text/plain", body.boxed())).await;
+
+    let error = error.expect_err("an error");
+    assert_eq!((error.kind(), error.attempts()), (ErrorKind::Timeout, 0));
+    assert_eq!(error.gave_up(), Some(GaveUp::Deadline));
+    assert!(!error.outcome_is_unknown());
+    assert_eq!(begin.elapsed(), Duration::from_secs(3));
+    assert_eq!(wire.count(), 0);
+}
+
+fn broken_off() -> Step<AnyBody> {
+    let mut response = http::Response::new(Script::new([Frame::Data("do"), Frame::Fail]).boxed());
+    *response.status_mut() = StatusCode::CREATED;
+    Step::Answer(response)
+}
+
+fn any_wire<const N: usize>(steps: [Step<AnyBody>; N]) -> Wire<AnyBody> {
+    Wire::with_rest(steps, || http::Response::new(whole("done")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_breaks_off_is_retried() {
+    let wire = any_wire([broken_off(), broken_off()]);
+    let response = send(&IdempotentRetryLayer::new(), &wire, post("{}")).await;
+    let response = response.expect("a response");
+    assert_eq!(delivery(&response).attempts(), 3);
+    assert_eq!(text(response).await, "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_breaks_off_at_last_is_an_error_of_unknown_outcome() {
+    let wire = any_wire([broken_off()]);
+    let layer = IdempotentRetryLayer::new().with_attempts(1);
+    let error = send(&layer, &wire, post("{}")).await.expect_err("an error");
+    assert_eq!(error.kind(), ErrorKind::Service);
+    assert!(error.outcome_is_unknown());
+    let source = std::error::Error::source(&error).expect("a source");
+    assert!(source.is::<Broken>());
+}

@@ -1,0 +1,175 @@
+//! What the caller knows after a call: done, refused, or unknown; and for how long a key may be sent.
+#![cfg(feature = "client")]
+
+mod client_support;
+
+use std::time::Duration;
+
+use client_support::{Body, Step, Wire, answer, delivery, post, problem, send, with_headers};
+use http::Request;
+use tower_idempotency::{
+    IdempotencyKey,
+    client::{ErrorKind, GaveUp, IdempotentRetryLayer, Resumed},
+};
+
+fn layer() -> IdempotentRetryLayer {
+    let pause = Duration::from_millis(1);
+    IdempotentRetryLayer::new().with_backoff(pause, pause)
+}
+
+/// Whether the outcome is unknown after a call of so many attempts that met this.
+async fn is_unknown<const N: usize>(steps: [Step; N], request: Request<Body>) -> bool {
+    let wire = Wire::new(steps);
+    let layer = layer().with_attempts(N as u32);
+    let unknown = match send(&layer, &wire, request).await {
+        Ok(response) => delivery(&response).outcome_is_unknown(),
+        Err(error) => error.outcome_is_unknown(),
+    };
+    assert_eq!(wire.count(), N);
+    unknown
+}
+
+fn replay(status: u16) -> Step {
+    with_headers(status, &[("idempotent-replayed", "true")])
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_outcome_of_one_attempt_is_what_its_answer_says() {
+    for (step, unknown) in [
+        (answer(200), false),
+        (answer(303), false),
+        (answer(307), false),
+        (answer(400), false),
+        (answer(401), false),
+        (answer(422), false),
+        (answer(409), false),
+        (answer(425), false),
+        (answer(429), false),
+        (answer(408), true),
+        (answer(500), true),
+        (answer(501), true),
+        (answer(503), true),
+        (replay(500), false),
+        (problem(409, "response_not_kept"), false),
+        (problem(409, "outcome_unknown"), true),
+        (problem(422, "key_reused"), false),
+        (problem(503, "not_committed"), false),
+        (problem(503, "store_full"), false),
+        (problem(503, "store_unavailable"), false),
+        (problem(503, "outcome_pending"), true),
+        (problem(500, "handler_failed"), true),
+        (problem(504, "run_limit"), true),
+        (Step::Fail, true),
+        (Step::Hang, true),
+    ] {
+        let name = format!("{step:?}");
+        assert_eq!(is_unknown([step], post("{}")).await, unknown, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_tells_nothing_of_an_attempt_before_it_that_was_not_answered() {
+    for refusal in [
+        answer(400),
+        answer(401),
+        answer(403),
+        answer(422),
+        answer(429),
+        answer(301),
+        answer(307),
+        answer(308),
+        problem(409, "outcome_unknown"),
+        problem(503, "not_committed"),
+    ] {
+        let name = format!("{refusal:?}");
+        assert!(
+            is_unknown([Step::Hang, refusal], post("{}")).await,
+            "{name}"
+        );
+    }
+    assert!(!is_unknown([answer(429), answer(401)], post("{}")).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_success_or_replay_settles_what_was_open() {
+    for settled in [
+        answer(201),
+        answer(302),
+        answer(303),
+        replay(201),
+        replay(307),
+        replay(402),
+        problem(409, "response_not_kept"),
+    ] {
+        let steps = [Step::Hang, Step::Fail, answer(500), settled];
+        assert!(!is_unknown(steps, post("{}")).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_gives_up_waiting_has_an_unknown_outcome() {
+    let steps = (0..100).map(|_| problem(409, "in_flight"));
+    let wire = Wire::new(steps);
+    let layer = IdempotentRetryLayer::new().with_deadline(Duration::from_secs(5));
+    let response = send(&layer, &wire, post("{}")).await.expect("a response");
+    assert_eq!(response.status(), 409);
+    assert_eq!(delivery(&response).gave_up(), Some(GaveUp::Deadline));
+    assert!(delivery(&response).outcome_is_unknown());
+}
+
+fn resumed(age: u64) -> Request<Body> {
+    let mut request = post("{}");
+    let extensions = request.extensions_mut();
+    extensions.insert(IdempotencyKey::derive("charge", "order 17"));
+    extensions.insert(Resumed::after(Duration::from_secs(age)));
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_call_begins_with_an_unknown_outcome() {
+    assert!(is_unknown([answer(401)], resumed(1)).await);
+    assert!(!is_unknown([replay(201)], resumed(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_not_sent_once_it_is_too_old() {
+    let layer = layer().with_max_key_age(Duration::from_secs(100));
+    for (age, sent) in [(0, 1), (99, 1), (100, 0), (101, 0), (u64::MAX, 0)] {
+        let wire = Wire::new([]);
+        let response = send(&layer, &wire, resumed(age)).await;
+        assert_eq!(wire.count(), sent, "{age}");
+        if let Err(error) = response {
+            assert_eq!((error.kind(), error.attempts()), (ErrorKind::KeyTooOld, 0));
+            assert_eq!(
+                error.key(),
+                Some(&IdempotencyKey::derive("charge", "order 17"))
+            );
+            // It was sent before, the caller says.
+            assert!(error.outcome_is_unknown());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_would_come_after_the_retention_is_not_made() {
+    // The server keeps its keys for 100 s; the call would go on for 600 s.
+    let layer = layer()
+        .with_max_key_age(Duration::from_secs(90))
+        .with_deadline(Duration::from_secs(600))
+        .with_attempts(1000);
+    let steps = (0..20).map(|_| with_headers(503, &[("retry-after", "10")]));
+    let wire = Wire::new(steps);
+
+    let response = send(&layer, &wire, post("{}")).await.expect("a response");
+
+    assert_eq!(response.status(), 503);
+    assert_eq!(delivery(&response).gave_up(), Some(GaveUp::KeyAge));
+    let seen = wire.seen();
+    assert_eq!(seen.len(), 9);
+    assert!(seen[8].at - seen[0].at < Duration::from_secs(90));
+
+    // One that was sent 75 s ago has 15 s left.
+    let wire = Wire::new((0..20).map(|_| with_headers(503, &[("retry-after", "10")])));
+    send(&layer, &wire, resumed(75)).await.expect("a response");
+    assert_eq!(wire.count(), 2);
+}
