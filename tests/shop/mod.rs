@@ -5,9 +5,29 @@
     reason = "each test binary uses some of it"
 )]
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::{Form, Json, Router, extract::State, http::StatusCode, routing::post};
+use axum::{
+    Form, Json, Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::StatusCode,
+    middleware::{self, Next},
+    response::Response,
+    routing::post,
+};
+use http_body::Frame;
 use serde::{Deserialize, Serialize};
 use sqlx::{
     Sqlite, SqliteConnection, SqlitePool,
@@ -15,7 +35,9 @@ use sqlx::{
 };
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::watch, task::AbortHandle, time::timeout};
-use tower_idempotency::{IdempotencyLayer, Outcome, ScopeBy, Tx, sqlite::TransactionStore};
+use tower_idempotency::{
+    IdempotencyLayer, MemoryStore, Outcome, ScopeBy, Tx, sqlite::TransactionStore,
+};
 
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -38,6 +60,12 @@ struct Charging {
     pool: SqlitePool,
     runs: watch::Sender<usize>,
     is_open: watch::Sender<bool>,
+    /// What is answered instead of the next charges.
+    refusals: Mutex<VecDeque<StatusCode>>,
+    /// How many handlers are yet to fail, once they have charged.
+    failures: AtomicUsize,
+    /// How many answers are yet to break off.
+    breaks: AtomicUsize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,15 +85,29 @@ struct Charge {
 impl Shop {
     /// Behind a layer with a transaction store.
     pub async fn protected() -> Self {
-        Self::start(true).await
+        Self::start(async |pool| {
+            let store = TransactionStore::new(pool);
+            store.migrate().await.expect("a migrated store");
+            Some(IdempotencyLayer::new(store, ScopeBy::single_tenant()))
+        })
+        .await
+    }
+
+    /// Behind a layer with a lease store.
+    pub async fn leased() -> Self {
+        Self::start(async |_| {
+            let store = MemoryStore::new();
+            Some(IdempotencyLayer::new(store, ScopeBy::single_tenant()))
+        })
+        .await
     }
 
     /// The same server without the layer.
     pub async fn unprotected() -> Self {
-        Self::start(false).await
+        Self::start(async |_| None).await
     }
 
-    async fn start(protects: bool) -> Self {
+    async fn start(layer: impl AsyncFnOnce(SqlitePool) -> Option<IdempotencyLayer>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let pool = pool(&directory).await;
         sqlx::raw_sql(
@@ -79,21 +121,22 @@ impl Shop {
             pool: pool.clone(),
             runs: watch::Sender::new(0),
             is_open: watch::Sender::new(true),
+            refusals: Mutex::default(),
+            failures: AtomicUsize::new(0),
+            breaks: AtomicUsize::new(0),
         });
-        let mut app = Router::new().route("/v1/charges", post(charge));
-        if protects {
-            let store = TransactionStore::new(pool);
-            store.migrate().await.expect("a migrated store");
+        let mut app = Router::new()
+            .route("/v1/charges", post(charge))
+            .route("/weigh", post(weigh));
+        if let Some(layer) = layer(pool).await {
             let seen = Arc::clone(&outcomes);
-            app = app.route_layer(
-                IdempotencyLayer::new(store, ScopeBy::single_tenant())
-                    .require_key()
-                    .with_observer(move |observation| {
-                        seen.send_modify(|outcomes| outcomes.push(observation.outcome()));
-                    }),
-            );
+            let layer = layer.require_key().with_observer(move |observation| {
+                seen.send_modify(|outcomes| outcomes.push(observation.outcome()));
+            });
+            app = app.route_layer(layer);
         }
-        let app = app.with_state(Arc::clone(&state));
+        let breaking = middleware::from_fn_with_state(Arc::clone(&state), break_off);
+        let app = app.layer(breaking).with_state(Arc::clone(&state));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let serving = tokio::spawn(async move { axum::serve(listener, app).await });
@@ -130,6 +173,21 @@ impl Shop {
 
     pub fn open(&self) {
         self.state.is_open.send_replace(true);
+    }
+
+    /// Another one of the next orders is refused so, inside of the layer, and nothing is charged.
+    pub fn refuse(&self, status: StatusCode) {
+        self.state.refusals().push_back(status);
+    }
+
+    /// Each of the next handlers charges, and fails.
+    pub fn fail(&self, handlers: usize) {
+        self.state.failures.store(handlers, Ordering::SeqCst);
+    }
+
+    /// The bodies of the next answers fail at once: over HTTP/2 the stream is reset.
+    pub fn break_off(&self, answers: usize) {
+        self.state.breaks.store(answers, Ordering::SeqCst);
     }
 
     /// How often the handler began.
@@ -175,28 +233,86 @@ async fn charge(
     State(state): State<Arc<Charging>>,
     tx: Option<Tx<Sqlite>>,
     Form(order): Form<Order>,
-) -> (StatusCode, Json<Charge>) {
-    state.runs.send_modify(|runs| *runs += 1);
-    let mut is_open = state.is_open.subscribe();
-    drop(is_open.wait_for(|open| *open).await.expect("a gate"));
-    let id = match tx {
-        Some(mut tx) => insert(&mut tx, order.amount).await,
-        None => {
-            let mut connection = state.pool.acquire().await.expect("a connection");
-            insert(&mut connection, order.amount).await
-        }
-    };
+) -> Result<Json<Charge>, StatusCode> {
+    let refusal = state.refusals().pop_front();
+    if let Some(status) = refusal {
+        return Err(status);
+    }
     let charge = Charge {
-        id: format!("ch_{id}"),
+        id: state.charge(tx, order.amount).await,
         object: "charge",
         amount: order.amount,
         currency: order.currency,
     };
-    (StatusCode::OK, Json(charge))
+    if counted_down(&state.failures) {
+        return Err(StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    Ok(Json(charge))
+}
+
+/// Charges by the size of what is sent, whatever that is.
+async fn weigh(State(state): State<Arc<Charging>>, tx: Option<Tx<Sqlite>>, body: Bytes) -> String {
+    let size = i64::try_from(body.len()).expect("a body in memory");
+    state.charge(tx, size).await
+}
+
+impl Charging {
+    fn refusals(&self) -> MutexGuard<'_, VecDeque<StatusCode>> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The id of the charge.
+    async fn charge(&self, tx: Option<Tx<Sqlite>>, amount: i64) -> String {
+        self.runs.send_modify(|runs| *runs += 1);
+        let mut is_open = self.is_open.subscribe();
+        drop(is_open.wait_for(|open| *open).await.expect("a gate"));
+        let id = match tx {
+            Some(mut tx) => insert(&mut tx, amount).await,
+            None => {
+                let mut connection = self.pool.acquire().await.expect("a connection");
+                insert(&mut connection, amount).await
+            }
+        };
+        format!("ch_{id}")
+    }
 }
 
 async fn insert(connection: &mut SqliteConnection, amount: i64) -> i64 {
     let insert = sqlx::query("INSERT INTO charges (amount) VALUES (?)").bind(amount);
     let inserted = insert.execute(connection).await;
     inserted.expect("a row").last_insert_rowid()
+}
+
+async fn break_off(
+    State(state): State<Arc<Charging>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let response = next.run(request).await;
+    if counted_down(&state.breaks) {
+        return response.map(|_| Body::new(Broken));
+    }
+    response
+}
+
+/// Whether there was one left.
+fn counted_down(counter: &AtomicUsize) -> bool {
+    let less = |count: usize| count.checked_sub(1);
+    let counted = counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    counted.is_ok()
+}
+
+/// A body that fails.
+struct Broken;
+
+impl http_body::Body for Broken {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Poll::Ready(Some(Err(io::ErrorKind::BrokenPipe.into())))
+    }
 }

@@ -1,11 +1,11 @@
-"""Makes a charge with Stripe's SDK, and prints what came of it: charge.py API_BASE TIMEOUT [KEY]."""
+"""Makes a charge with Stripe's SDK, and prints what came of it: charge.py API_BASE TIMEOUT AMOUNT [KEY]."""
 
 import json
 import sys
 
 import stripe
 
-base, timeout, *key = sys.argv[1:]
+base, timeout, amount, *key = sys.argv[1:]
 stripe.api_key = "sk_test_shop"
 stripe.api_base = base
 stripe.default_http_client = stripe.RequestsClient(timeout=float(timeout))
@@ -16,7 +16,7 @@ stripe.log = "info"
 
 options = {"idempotency_key": key[0]} if key else {}
 try:
-    charge = stripe.Charge.create(amount=1000, currency="eur", source="tok_visa", **options)
+    charge = stripe.Charge.create(amount=amount, currency="eur", source="tok_visa", **options)
     headers = charge.last_response.headers
     replayed = headers.get("Idempotent-Replayed") == "true"
     came = {"id": charge.id, "amount": charge.amount, "replayed": replayed}

@@ -223,3 +223,21 @@ async fn a_429_is_retried_only_where_the_server_says_so() {
     assert_eq!(came.await, first(false));
     assert_eq!((shop.charges().await, attempts(&proxy)), (1, 2));
 }
+
+#[tokio::test]
+async fn another_charge_under_a_key_is_an_error_of_the_api_that_is_not_retried() {
+    let Some(sdk) = Sdk::find() else { return };
+    let shop = Shop::protected().await;
+    let proxy = Proxy::start(shop.address).await;
+    let key = Some("order-1");
+    let came = sdk.charge(proxy.address(), PATIENT, key).came().await;
+    assert_eq!(came, first(false));
+    let other = sdk.charge_of(2000, proxy.address(), PATIENT, key);
+    let reused = Came::Error {
+        error: "APIError".to_owned(),
+        status: Some(422),
+    };
+    assert_eq!(other.came().await, reused);
+    assert_eq!(proxy.requests(CHARGE).len(), 2);
+    assert_eq!(shop.charges().await, 1);
+}

@@ -64,10 +64,14 @@ impl Sdk {
 
     /// Starts a charge of 10 euros, whose attempts end after so many seconds.
     pub fn charge(&self, api: SocketAddr, timeout: f32, key: Option<&str>) -> Call {
+        self.charge_of(1000, api, timeout, key)
+    }
+
+    pub fn charge_of(&self, amount: i64, api: SocketAddr, timeout: f32, key: Option<&str>) -> Call {
         let mut process = Command::new(&self.0)
             .arg(beside("charge.py"))
             .arg(format!("http://{api}"))
-            .arg(timeout.to_string())
+            .args([timeout.to_string(), amount.to_string()])
             .args(key)
             // Nothing that names a proxy of this machine.
             .env_clear()
