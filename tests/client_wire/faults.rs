@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tower::ServiceExt;
-use tower_idempotency::client::GaveUp;
+use tower_idempotency::client::{GaveUp, RetryPolicy};
 
 use super::{
     clients::{HASTY, KINDS, Kind, retry},
@@ -14,6 +15,7 @@ use super::{
 };
 
 /// What is charged, and how the answer came about.
+#[derive(Clone)]
 struct Case {
     fault: Fault,
     /// Whether the answer is that of the first attempt.
@@ -30,7 +32,7 @@ fn of(fault: Fault, replays: bool, naively: i64) -> Case {
     }
 }
 
-async fn strikes(case: &Case, kind: Kind) {
+async fn strikes(case: Case, kind: Kind) {
     let Case {
         fault,
         replays,
@@ -48,7 +50,7 @@ async fn strikes(case: &Case, kind: Kind) {
         let reply = reply.expect(&what);
         assert_eq!(reply.status, StatusCode::OK, "{what}");
         assert!(reply.text().contains(r#""id":"ch_1""#), "{what}");
-        assert_eq!(reply.delivery.is_replay(), *replays, "{what}");
+        assert_eq!(reply.delivery.is_replay(), replays, "{what}");
         assert!(!reply.delivery.outcome_is_unknown(), "{what}");
         assert_eq!(world.shop.charges().await, 1, "{what}");
 
@@ -61,7 +63,7 @@ async fn strikes(case: &Case, kind: Kind) {
     let without_it = async {
         let world = World::new([fault.clone()]).await;
         kind.naively(|| world.order()).await;
-        assert_eq!(world.shop.charges().await, *naively, "{what}");
+        assert_eq!(world.shop.charges().await, naively, "{what}");
     };
     tokio::join!(
         with_the_layer(Shop::protected().await),
@@ -70,16 +72,19 @@ async fn strikes(case: &Case, kind: Kind) {
     );
 }
 
-async fn all_strike(cases: &[Case]) {
+async fn all_strike(cases: impl IntoIterator<Item = Case>) {
+    let mut strikes = JoinSet::new();
     for case in cases {
-        let [hyper, reqwest] = KINDS.map(|kind| strikes(case, kind));
-        tokio::join!(hyper, reqwest);
+        for kind in KINDS {
+            strikes.spawn(self::strikes(case.clone(), kind));
+        }
     }
+    strikes.join_all().await;
 }
 
 #[tokio::test]
 async fn a_request_that_is_lost_on_its_way_is_sent_again() {
-    all_strike(&[
+    all_strike([
         of(Fault::LoseRequest, false, 1),
         of(Fault::CutRequest, false, 1),
     ])
@@ -88,7 +93,7 @@ async fn a_request_that_is_lost_on_its_way_is_sent_again() {
 
 #[tokio::test]
 async fn an_answer_that_is_lost_is_replayed_and_a_new_key_charges_again() {
-    all_strike(&[
+    all_strike([
         of(Fault::LoseAnswer, true, 2),
         of(Fault::ResetAnswer, true, 2),
         of(Fault::CutAnswer, true, 2),
@@ -108,7 +113,7 @@ fn busy(status: StatusCode, retry_after: &str) -> Fault {
 #[tokio::test]
 async fn answers_that_ask_for_patience_are_followed_by_another_attempt() {
     use StatusCode as S;
-    all_strike(&[
+    all_strike([
         of(Fault::in_flight(), false, 1),
         of(busy(S::TOO_MANY_REQUESTS, "1"), false, 1),
         of(busy(S::TOO_MANY_REQUESTS, SOON), false, 1),
@@ -144,14 +149,13 @@ async fn a_server_that_is_down_gets_the_charge_when_it_is_back() {
         world.proxy.refuse().await;
         // Far more attempts than it takes until the server is back.
         let layer = retry().with_attempts(10_000).with_retry_budget(10_000, 0.0);
-        let (sent, mut seen) = tokio::sync::watch::channel(0);
-        let policy = tower_idempotency::client::RetryPolicy::by(move |end| {
+        let (sent, mut seen) = watch::channel(0);
+        let policy = RetryPolicy::by(move |end| {
             sent.send_modify(|count| *count += 1);
             end.by_default()
         });
         let call = tokio::spawn(kind.with(&layer.with_policy(policy)).oneshot(world.order()));
-        let refused =
-            tokio::time::timeout(Duration::from_secs(60), seen.wait_for(|count| *count > 0));
+        let refused = timeout(Duration::from_secs(60), seen.wait_for(|count| *count > 0));
         drop(refused.await.expect("in time").expect("a client"));
         world.proxy.accept().await;
         let reply = call.await.expect("a task").expect("an answer");

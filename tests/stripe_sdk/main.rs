@@ -225,6 +225,22 @@ async fn a_429_is_retried_only_where_the_server_says_so() {
 }
 
 #[tokio::test]
+async fn a_409_is_final_where_the_server_says_so() {
+    let Some(sdk) = Sdk::find() else { return };
+    let shop = Shop::protected().await;
+    let proxy = Proxy::start(shop.address).await;
+    let headers = [("stripe-should-retry", "false")];
+    let conflict = Fault::answer(StatusCode::CONFLICT, &headers, "{\"error\":{}}");
+    proxy.script(CHARGE, [conflict]);
+    let told = Came::Error {
+        error: "APIError".to_owned(),
+        status: Some(409),
+    };
+    let came = sdk.charge(proxy.address(), PATIENT, None).came().await;
+    assert_eq!((came, attempts(&proxy)), (told, 1));
+}
+
+#[tokio::test]
 async fn another_charge_under_a_key_is_an_error_of_the_api_that_is_not_retried() {
     let Some(sdk) = Sdk::find() else { return };
     let shop = Shop::protected().await;
