@@ -207,6 +207,9 @@ pub struct InvalidKey(&'static str);
 impl InvalidKey {
     pub(crate) const TWO_LINES: Self = Self("the header has more than one line");
     #[cfg(feature = "client")]
+    pub(crate) const NOT_RESUMED: Self =
+        Self("a resumed request needs the key that it was sent with");
+    #[cfg(feature = "client")]
     pub(crate) const TWO_KEYS: Self = Self("the header and the extension are different keys");
 }
 

@@ -235,3 +235,84 @@ async fn an_answer_that_breaks_off_at_last_is_an_error_of_unknown_outcome() {
     let source = std::error::Error::source(&error).expect("a source");
     assert!(source.is::<Broken>());
 }
+
+/// A response of this type and body.
+fn typed(content_type: &str, body: AnyBody) -> Step<AnyBody> {
+    let mut response = http::Response::new(body);
+    let value = content_type.parse().expect("a header value");
+    response.headers_mut().insert("content-type", value);
+    Step::Answer(response)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_collected_is_streamed_and_may_break_off() {
+    let broken = || Script::new([Frame::Data("123"), Frame::Data("45"), Frame::Fail]).boxed();
+    for (content_type, limit) in [
+        ("text/plain", 4),
+        ("text/plain", 0),
+        ("text/event-stream", 100),
+    ] {
+        let wire = any_wire([typed(content_type, broken())]);
+        let layer = IdempotentRetryLayer::new().with_response_body_limit(limit);
+
+        let response = send(&layer, &wire, post("{}")).await.expect("a response");
+
+        assert_eq!(wire.count(), 1);
+        let mut body = response.into_body();
+        let mut read = Vec::new();
+        let end = loop {
+            match body.frame().await {
+                Some(Ok(frame)) => read.extend(frame.into_data().expect("data")),
+                end => break end,
+            }
+        };
+        assert_eq!(read, b"12345");
+        assert!(matches!(end, Some(Err(Broken))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_slow_to_end_is_given_with_what_was_read_of_it() {
+    for (content_type, attempt_timeout, waited) in [
+        ("text/event-stream", 10, 0),
+        ("text/plain", 10, 5),
+        ("text/plain", 3, 3),
+    ] {
+        let wire = any_wire([typed(
+            content_type,
+            Script::new([Frame::Dribble("tick")]).boxed(),
+        )]);
+        let layer =
+            IdempotentRetryLayer::new().with_attempt_timeout(Duration::from_secs(attempt_timeout));
+        let begin = tokio::time::Instant::now();
+
+        let response = send(&layer, &wire, post("{}")).await.expect("a response");
+
+        assert_eq!(begin.elapsed(), Duration::from_secs(waited));
+        assert_eq!(wire.count(), 1);
+        let mut body = response.into_body();
+        let frame = body.frame().await.expect("a frame").expect("data");
+        assert!(frame.into_data().expect("data").starts_with(b"tick"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grpc_status_in_the_trailers_counts_too() {
+    for (status, attempts) in [("14", 2), ("0", 1), ("3", 1)] {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", status.parse().expect("a header value"));
+        let body = Script::new([Frame::Data("message"), Frame::Trailers(trailers.clone())]);
+        let wire = any_wire([typed("application/grpc", body.boxed())]);
+        let layer = IdempotentRetryLayer::new().with_grpc_unary(|_| true);
+        let request = request("application/grpc", whole("message"));
+
+        let response = send(&layer, &wire, request).await.expect("a response");
+
+        assert_eq!(wire.count(), attempts);
+        if attempts == 1 {
+            let body = response.into_body().collect().await.expect("a whole body");
+            assert_eq!(body.trailers(), Some(&trailers));
+            assert_eq!(body.to_bytes(), "message");
+        }
+    }
+}

@@ -132,6 +132,22 @@ async fn a_resumed_call_begins_with_an_unknown_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_is_not_resumed_with_a_new_key() {
+    let wire = Wire::new([]);
+    let mut request = resumed(1);
+    request.extensions_mut().remove::<IdempotencyKey>();
+    let error = send(&layer(), &wire, request).await.expect_err("an error");
+    assert_eq!((error.kind(), wire.count()), (ErrorKind::InvalidKey, 0));
+
+    let mut request = resumed(1);
+    request.extensions_mut().remove::<IdempotencyKey>();
+    let header = "order-17".parse().expect("a header value");
+    request.headers_mut().insert("idempotency-key", header);
+    send(&layer(), &wire, request).await.expect("a response");
+    assert_eq!(wire.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_is_not_sent_once_it_is_too_old() {
     let layer = layer().with_max_key_age(Duration::from_secs(100));
     for (age, sent) in [(0, 1), (99, 1), (100, 0), (101, 0), (u64::MAX, 0)] {

@@ -168,12 +168,11 @@ async fn the_last_answer_is_given_as_it_is_when_attempts_are_used_up() {
 /// Our policy for Stripe, as its docs describe it.
 fn stripe() -> RetryPolicy {
     RetryPolicy::by(|end| {
-        let answer = match end {
-            AttemptEnd::Answered(answer) => answer,
-            AttemptEnd::Failed(error) if error.is::<client_support::Lost>() => {
-                return Decision::Retry;
-            }
-            _ => return end.by_default(),
+        if let AttemptEnd::Failed(error) = end {
+            assert!(error.is::<client_support::Lost>());
+        }
+        let AttemptEnd::Answered(answer) = end else {
+            return end.by_default();
         };
         let said = answer.headers().get("stripe-should-retry");
         match said.map(|value| value.as_bytes()) {

@@ -205,9 +205,11 @@ async fn a_redirect_is_not_followed() {
     }
 }
 
+type Clones = fn(&Body) -> Option<Body>;
+
 /// Follows redirects as by default, those that send the body again among them.
-fn following() -> FollowRedirectLayer<And<Standard, CloneBodyFn<fn(&Body) -> Option<Body>>>> {
-    let clone: fn(&Body) -> Option<Body> = |body| Some(body.clone());
+fn following() -> FollowRedirectLayer<And<Standard, CloneBodyFn<Clones>>> {
+    let clone: Clones = |body| Some(body.clone());
     let policy = Standard::default().and::<_, Body, ()>(clone_body_fn(clone));
     FollowRedirectLayer::with_policy(policy)
 }

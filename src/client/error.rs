@@ -121,7 +121,8 @@ impl error::Error for Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The key in the request's header is malformed, there are two, or the extensions have another one. Nothing was sent.
+    /// The key in the request's header is malformed, there are two, or the extensions have another one; or the request is
+    /// [resumed](super::Resumed), and has none. Nothing was sent.
     InvalidKey,
     /// The key is older than [allowed](super::IdempotentRetryLayer::with_max_key_age), and is not sent any more.
     KeyTooOld,

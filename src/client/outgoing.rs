@@ -1,7 +1,7 @@
 use http::{Request, request::Parts};
 use http_body::Body;
 
-use super::{BoxError, settings::Settings};
+use super::{BoxError, Resumed, settings::Settings};
 use crate::{
     IdempotencyKey, InvalidKey, KeyFormat, RequestBody,
     body::{Collected, Collector, Stop},
@@ -18,7 +18,12 @@ pub(super) fn key(settings: &Settings, head: &mut Parts) -> Result<IdempotencyKe
             _ => Ok(named),
         };
     }
-    let key = given.cloned().unwrap_or_else(IdempotencyKey::random);
+    let key = match given {
+        Some(given) => given.clone(),
+        // With a new key it would be another call.
+        None if head.extensions.get::<Resumed>().is_some() => return Err(InvalidKey::NOT_RESUMED),
+        None => IdempotencyKey::random(),
+    };
     let value = match settings.quoted {
         true => key.to_quoted_header_value(),
         false => key.to_header_value(),

@@ -11,10 +11,10 @@ use super::Answer;
 ///
 /// // Stripe says itself what to retry; it doesn't know our problem documents.
 /// let policy = RetryPolicy::by(|end| {
-///     let said = match end {
-///         AttemptEnd::Answered(answer) => answer.headers().get("stripe-should-retry"),
-///         _ => None,
+///     let AttemptEnd::Answered(answer) = end else {
+///         return end.by_default();
 ///     };
+///     let said = answer.headers().get("stripe-should-retry");
 ///     match said.map(|value| value.as_bytes()) {
 ///         Some(b"true") => Decision::Retry,
 ///         Some(b"false") => Decision::Final,

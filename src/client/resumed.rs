@@ -5,7 +5,7 @@ use std::time::Duration;
 ///
 /// The key's age then counts from there ([`with_max_key_age`](super::IdempotentRetryLayer::with_max_key_age)), and the outcome is
 /// unknown from the beginning: a 401, say, tells nothing of what the earlier attempts did.
-/// Without it a key counts as new, wherever it comes from.
+/// Without it a key counts as new, wherever it comes from; a resumed request without its key is [not sent](super::ErrorKind::InvalidKey).
 ///
 /// ```
 /// # use std::time::Duration;
