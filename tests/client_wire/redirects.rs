@@ -1,10 +1,11 @@
 //! Redirects: the key belongs to the call, and isn't told to another origin.
 
+use std::net::SocketAddr;
+
 use axum::{Router, http::header::LOCATION, routing::post};
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_http::follow_redirect::FollowRedirectLayer;
