@@ -51,17 +51,27 @@ impl Proxy {
     /// What becomes of the next requests whose first line starts so, one after the other. All after these pass. A script for the
     /// same start takes the place of the one before.
     pub fn script(&self, start: &str, faults: impl IntoIterator<Item = Fault>) {
-        let mut state = self.shared.lock();
-        state.scripts.retain(|(other, _)| other != start);
-        let faults = faults.into_iter().collect();
-        state.scripts.push((start.to_owned(), faults));
+        let mut scripts = self.shared.scripts();
+        scripts.retain(|(other, _)| other != start);
+        scripts.push((start.to_owned(), faults.into_iter().collect()));
     }
 
     /// The requests whose first line starts so, as they came; also what the server never saw.
     pub fn requests(&self, start: &str) -> Vec<Request> {
-        let requests = &self.shared.lock().requests;
+        let requests = self.shared.requests.borrow();
         let requests = requests.iter().filter(|request| request.is(start));
         requests.cloned().collect()
+    }
+
+    /// Waits until so many requests came.
+    ///
+    /// # Panics
+    ///
+    /// Panics if that doesn't come about.
+    pub async fn received(&self, count: usize) {
+        let mut requests = self.shared.requests.subscribe();
+        let received = timeout(LIMIT, requests.wait_for(|requests| requests.len() >= count)).await;
+        assert!(matches!(received, Ok(Ok(_))), "so many didn't come");
     }
 
     /// Waits until so many requests met a fault: their fate at the server is decided, or they or their answers wait here.
@@ -129,29 +139,28 @@ impl Drop for Proxy {
 /// What the connections share.
 #[derive(Debug, Default)]
 pub struct Shared {
-    state: Mutex<State>,
+    scripts: Mutex<Scripts>,
+    requests: watch::Sender<Vec<Request>>,
     strikes: watch::Sender<usize>,
     releases: watch::Sender<usize>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    scripts: Vec<(String, VecDeque<Fault>)>,
-    requests: Vec<Request>,
-}
+/// By the start of the requests.
+type Scripts = Vec<(String, VecDeque<Fault>)>;
 
 impl Shared {
     /// What the request of this head meets.
     pub fn meet(&self, head: &[u8]) -> Fault {
-        let mut state = self.lock();
-        let mut scripts = state.scripts.iter_mut();
-        let script = scripts.find(|(start, _)| head.starts_with(start.as_bytes()));
+        let mut scripts = self.scripts();
+        let script = scripts
+            .iter_mut()
+            .find(|(start, _)| head.starts_with(start.as_bytes()));
         let fault = script.and_then(|(_, faults)| faults.pop_front());
         fault.unwrap_or(Fault::Pass)
     }
 
     pub fn keep(&self, request: Request) {
-        self.lock().requests.push(request);
+        self.requests.send_modify(|requests| requests.push(request));
     }
 
     /// Counted before the client can know of it.
@@ -167,7 +176,7 @@ impl Shared {
         released.expect("a proxy that holds the other end");
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn scripts(&self) -> MutexGuard<'_, Scripts> {
+        self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
