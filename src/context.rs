@@ -8,7 +8,7 @@ use std::{
 
 use uuid::Uuid;
 
-use crate::{IdempotencyKey, RecordKey, Scope, store::Claim};
+use crate::{IdempotencyKey, RecordKey, Scope, flow::Notes, store::Claim};
 
 /// What a handler can know of the run it is in. The layer puts it into the request's extensions.
 ///
@@ -25,14 +25,15 @@ struct Inner {
     fence: u64,
     protected: bool,
     claim_lost: AtomicBool,
+    notes: Notes,
 }
 
 impl IdempotencyContext {
     /// The context of a run under `claim`, as the layer makes it. For tests of a handler: a request that already carries one
-    /// passes through the layer.
+    /// passes through the layer. Its [steps](Self::step) are remembered in memory only.
     #[must_use]
     pub fn new(key: IdempotencyKey, scope: Scope, claim: &Claim) -> Self {
-        Self::of_run(key, scope, claim, true)
+        Self::of_run(key, scope, claim, true, Notes::of_nothing())
     }
 
     pub(crate) fn of_run(
@@ -40,6 +41,7 @@ impl IdempotencyContext {
         scope: Scope,
         claim: &Claim,
         protected: bool,
+        notes: Notes,
     ) -> Self {
         Self(Arc::new(Inner {
             key,
@@ -49,6 +51,7 @@ impl IdempotencyContext {
             fence: claim.fence(),
             protected,
             claim_lost: AtomicBool::new(false),
+            notes,
         }))
     }
 
@@ -89,7 +92,7 @@ impl IdempotencyContext {
         self.0.fence
     }
 
-    /// Whether another run has taken the key over, as far as the last renewal could tell.
+    /// Whether another run has taken the key over, as far as the last renewal or step could tell.
     ///
     /// What this run answers will not be saved then. Check it before an effect that can't be undone.
     #[must_use]
@@ -117,6 +120,10 @@ impl IdempotencyContext {
         let mut text = self.0.record_key.as_bytes().to_vec();
         text.extend_from_slice(name.as_bytes());
         Uuid::new_v5(&DERIVED_KEYS, &text)
+    }
+
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.0.notes
     }
 
     pub(crate) fn set_claim_lost(&self) {

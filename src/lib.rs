@@ -115,6 +115,7 @@ mod service;
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub mod sqlite;
+mod step;
 pub mod store;
 mod structured_field;
 #[cfg(feature = "_sql")]
@@ -156,4 +157,5 @@ pub use self::{
     saved::SavedResponse,
     scope::{Scope, ScopeBy},
     service::Idempotency,
+    step::{StepError, StepErrorKind},
 };

@@ -4,6 +4,7 @@ mod background;
 mod detached;
 mod guard;
 mod limit;
+mod notes;
 mod protect;
 mod renewal;
 mod report;
@@ -21,6 +22,7 @@ mod waiters;
 pub use self::detached::DetachedRun;
 pub(crate) use self::{
     guard::{Guard, Shared},
+    notes::{Noted, Notes},
     protect::protect,
     unwind::{Panicked, catch},
 };

@@ -72,6 +72,8 @@ fn lease_statements() -> Vec<String> {
         &sql.claim_over,
         &sql.renew,
         &sql.settle,
+        &sql.note,
+        &sql.notes,
         &sql.release,
         &sql.forget,
         &upkeep.expired,

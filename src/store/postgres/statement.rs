@@ -31,7 +31,7 @@ pub(super) struct Statement(SqlStr);
 pub(super) enum Argument<'a> {
     Bytes(Option<&'a [u8]>),
     Number(Option<i64>),
-    /// What statements with their arguments in the text can't have: texts get into logs.
+    /// A response or a note: what statements with their arguments in the text can't have, since texts get into logs.
     Response(Option<&'a [u8]>),
 }
 

@@ -13,10 +13,10 @@ use super::{
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
-        Claim, Record, Reservation, Store, StoreKind, Terms,
+        Claim, Note, Record, Reservation, Steps, Store, StoreKind, Terms,
         sql::{
             Columns, Found, Stored,
-            leases::{self, LeaseDialect, Looked, Settled},
+            leases::{self, LeaseDialect, Looked, RowNotes, Settled},
             to_micros,
         },
     },
@@ -158,6 +158,22 @@ impl Store for LeaseStore {
     fn kind(&self) -> StoreKind {
         StoreKind::Lease
     }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Steps for LeaseStore {
+    async fn notes(&self, claim: &Claim) -> Result<Vec<Note>, StoreError> {
+        leases::notes(self, claim).await
+    }
+
+    async fn note(&self, claim: &Claim, note: &Note) -> Result<(), StoreError> {
+        let _busy = self.busy.with(claim.nonce());
+        leases::note(self, claim, note).await
+    }
 }
 
 impl LeaseDialect for LeaseStore {
@@ -255,6 +271,26 @@ impl LeaseDialect for LeaseStore {
         Ok(released.rows_affected() > 0)
     }
 
+    async fn note_row(&self, claim: &Claim, appended: &[u8]) -> Result<bool, StoreError> {
+        let noted = sqlx::query(sql::NOTE)
+            .bind(&claim.key().as_bytes()[..])
+            .bind(&claim.nonce().as_bytes()[..])
+            .bind(appended)
+            .execute(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(noted.rows_affected() > 0)
+    }
+
+    async fn row_notes(&self, claim: &Claim) -> Result<Option<RowNotes>, StoreError> {
+        sqlx::query_scalar(sql::NOTES)
+            .bind(&claim.key().as_bytes()[..])
+            .bind(&claim.nonce().as_bytes()[..])
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed)
+    }
+
     fn is_busy(&self, stored: &Stored) -> bool {
         self.busy.contains(stored.nonce)
     }
@@ -263,4 +299,17 @@ impl LeaseDialect for LeaseStore {
 const SCHEMA: Schema = Schema {
     name: "leases",
     script: include_str!("lease.sql"),
+    columns: &[
+        "record_key",
+        "fingerprint_tag",
+        "fingerprint",
+        "nonce",
+        "attempt",
+        "fence",
+        "state",
+        "lease_end",
+        "expires",
+        "response",
+        "steps",
+    ],
 };
