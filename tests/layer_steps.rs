@@ -72,6 +72,7 @@ fn service<H, F>(
 + Clone
 + Send
 + 'static
++ use<H, F>
 where
     H: Fn(IdempotencyContext) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<String, Failed>> + Send + 'static,
@@ -83,9 +84,10 @@ where
             Ok::<_, Infallible>(match answer.await {
                 Ok(text) => response(StatusCode::CREATED, text),
                 Err(Failed::Declined) => response(StatusCode::BAD_GATEWAY, "declined"),
-                Err(Failed::Step(error)) => {
-                    response(StatusCode::INTERNAL_SERVER_ERROR, format!("{:?}", error.kind()))
-                }
+                Err(Failed::Step(error)) => response(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("{:?}", error.kind()),
+                ),
             })
         }
     }))
@@ -124,12 +126,13 @@ fn charging<F: Fn(u32) -> bool + Copy + Send + Sync + 'static>(
     Response = Response<tower_idempotency::ResponseBody<Body>>,
     Error = Infallible,
     Future: Send + 'static,
->
-+ Clone
+> + Clone
 + Send
 + use<F> {
     let effects = effects.clone();
-    service(idempotency, move |context| charge(context, effects.clone(), fails))
+    service(idempotency, move |context| {
+        charge(context, effects.clone(), fails)
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,10 +201,8 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_claim_was_lost_stops_at_its_next_step() {
-    let (store, effects) = (memory(), Effects::default());
-    let others = MemoryStore::new();
+    let (others, effects) = (MemoryStore::new(), Effects::default());
     let records = FaultyStore::new(others.clone());
-    drop(store);
     records.always(Call::Renew, Fault::Fails(StoreErrorKind::Unavailable));
     let gate = Gate::closed();
     let (passed, counted) = (gate.clone(), effects.clone());
@@ -268,7 +269,10 @@ async fn a_note_of_another_type_stops_the_run_before_the_effect() {
     assert_eq!(effects.of("authorize"), 1);
     // The first form still goes on: nothing was lost by the attempt.
     let again = charging(&idempotency, &effects, |_| false);
-    assert_eq!(send(&again, post("k", "{}")).await.text(), "auth 1, capture 1");
+    assert_eq!(
+        send(&again, post("k", "{}")).await.text(),
+        "auth 1, capture 1"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -424,15 +428,30 @@ async fn a_store_without_steps_says_why_before_the_effect() {
     let without = support::spy::Spy::new();
     let effects = Effects::default();
 
-    let answer = send(&charging(&layer(transaction), &effects, |_| false), post("k", "{}")).await;
+    let answer = send(
+        &charging(&layer(transaction), &effects, |_| false),
+        post("k", "{}"),
+    )
+    .await;
     assert_eq!(answer.text(), "Transaction");
-    let answer = send(&charging(&layer(without), &effects, |_| false), post("k", "{}")).await;
+    let answer = send(
+        &charging(&layer(without), &effects, |_| false),
+        post("k", "{}"),
+    )
+    .await;
     assert_eq!(answer.text(), "Unsupported");
 
     assert_eq!(effects.of("authorize"), 0);
     let error = StepError::from(StepErrorKind::Transaction).to_string();
-    assert!(error.contains("rolled back together") && error.contains("lease store"), "{error}");
-    assert!(StepError::from(StepErrorKind::Unsupported).source().is_none());
+    assert!(
+        error.contains("rolled back together") && error.contains("lease store"),
+        "{error}"
+    );
+    assert!(
+        StepError::from(StepErrorKind::Unsupported)
+            .source()
+            .is_none()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -445,7 +464,9 @@ async fn a_name_that_is_too_long_is_told_before_the_effect() {
             let effect = async || Ok::<_, Failed>(effects.happen("effect"));
             let longest = "n".repeat(Note::MAX_NAME);
             context.step::<u32, Failed, _>(&longest, effect).await?;
-            context.step::<u32, Failed, _>(&format!("{longest}n"), effect).await?;
+            context
+                .step::<u32, Failed, _>(&format!("{longest}n"), effect)
+                .await?;
             Ok(String::new())
         }
     });
@@ -542,7 +563,11 @@ async fn notes_count_for_the_memory_stores_bytes_until_their_run_is_over() {
     let claim = |number: u8| {
         let store = store.clone();
         async move {
-            let terms = Terms::new(Nonce::random(), Duration::from_secs(9), Duration::from_secs(9));
+            let terms = Terms::new(
+                Nonce::random(),
+                Duration::from_secs(9),
+                Duration::from_secs(9),
+            );
             let key = RecordKey::from_bytes([number; 32]);
             match store.reserve(&key, &fingerprint, &terms).await {
                 Ok(tower_idempotency::store::Reservation::Acquired(claim)) => claim,
@@ -562,7 +587,10 @@ async fn notes_count_for_the_memory_stores_bytes_until_their_run_is_over() {
     assert_eq!(full.kind(), StoreErrorKind::Full);
 
     let tombstone = tower_idempotency::SavedResponse::tombstone();
-    store.complete(&first, &tombstone, Duration::from_secs(9)).await.expect("a completion");
+    store
+        .complete(&first, &tombstone, Duration::from_secs(9))
+        .await
+        .expect("a completion");
     assert_eq!(store.response_bytes(), one);
     steps.note(&third, &note).await.expect("room again");
     store.release(&second).await.expect("a release");
@@ -584,7 +612,9 @@ async fn a_context_for_tests_remembers_its_steps() {
     );
     let runs = Runs::default();
     for _ in 0..2 {
-        let step = context.step::<usize, StepError, _>("a", async || Ok(runs.add())).await;
+        let step = context
+            .step::<usize, StepError, _>("a", async || Ok(runs.add()))
+            .await;
         assert_eq!(step.expect("a result"), 1);
     }
 }
