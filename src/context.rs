@@ -6,6 +6,7 @@ use std::{
     },
 };
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
 use crate::{IdempotencyKey, RecordKey, Scope, flow::Notes, store::Claim};
@@ -122,6 +123,29 @@ impl IdempotencyContext {
         Uuid::new_v5(&DERIVED_KEYS, &text)
     }
 
+    /// Puts [that key](Self::derive_key) into the headers of a request to the downstream service, as `Idempotency-Key`, in place of
+    /// whatever was there.
+    ///
+    /// For any client that has the `http` crate's headers, as hyper and reqwest (`request.headers_mut()`). A service with another header
+    /// gets the key from [`derive_key`](Self::derive_key).
+    ///
+    /// ```
+    /// # use tower_idempotency::IdempotencyContext;
+    /// # fn handler(context: IdempotencyContext) -> Result<(), http::Error> {
+    /// let mut request = http::Request::post("https://card-network.example/charges").body("{}")?;
+    /// context.set_derived_key("card-network", request.headers_mut());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_derived_key(&self, name: &str, headers: &mut HeaderMap) {
+        let mut buffer = Uuid::encode_buffer();
+        let key = self.derive_key(name).hyphenated().encode_lower(&mut buffer);
+        // A UUID's text is a header value.
+        if let Ok(key) = HeaderValue::from_str(key) {
+            headers.insert(KEY_HEADER, key);
+        }
+    }
+
     pub(crate) fn notes(&self) -> &Notes {
         &self.0.notes
     }
@@ -130,6 +154,8 @@ impl IdempotencyContext {
         self.0.claim_lost.store(true, Ordering::Relaxed);
     }
 }
+
+const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The namespace (RFC 9562 section 6.6) of derived keys. It never changes.
 const DERIVED_KEYS: Uuid = Uuid::from_u128(0x6f0c_2f5e_8a53_4d0b_9d3e_52a1_7c46_e0b9);
