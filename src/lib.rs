@@ -43,7 +43,8 @@
 //! - [`ResponsePolicy`] and [`Verdict`]: which responses are saved, and which [runs are repeated](IdempotencyLayer::with_transaction_retries). [`RejectionKind`]: what the layer answers by itself.
 //! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`Outcome`], [`with_observer`](IdempotencyLayer::with_observer), features `tracing` and `metrics`: what becomes of requests.
-//! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
+//! - [`IdempotencyContext`]: what a handler can know, keys for downstream services, and [steps](IdempotencyContext::step) that a second
+//!   run doesn't repeat. [`store::Steps`] is what a store needs for them.
 //! - [`store::ListRecords`], [`RecordKey::derive`] and the example `ops`: for whoever operates a service.
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
 //!
@@ -69,6 +70,7 @@
     all(doctest, feature = "axum", feature = "sqlite"),
     doc = include_str!("../README.md")
 )]
+#![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/downstream.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
