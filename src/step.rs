@@ -139,7 +139,7 @@ impl fmt::Display for StepError {
                  nothing to go on after; for effects elsewhere, use a lease store"
             }
             StepErrorKind::Unsupported => "the store keeps no steps",
-            StepErrorKind::LostClaim => "another run has the key: this one should stop",
+            StepErrorKind::LostClaim => "the key is not this run's any more: it should stop",
             StepErrorKind::OtherType => {
                 "what an earlier step of this name gave can't be read as the type that is wanted"
             }
@@ -161,12 +161,13 @@ impl Error for StepError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StepErrorKind {
-    /// A transaction store has none: all that is written through [`Tx`](crate::IdempotencyLayer) is rolled back together, so that there
-    /// is nothing to go on after. Effects elsewhere are for a lease store.
+    /// A transaction store has none: all that is written through `Tx` is rolled back together, so that there is nothing to go on after.
+    /// Effects elsewhere are for a lease store.
     Transaction,
     /// The store keeps [none](crate::store::Store::steps).
     Unsupported,
-    /// Another run has the key. Whatever this one answers, its caller gets what the record says. The one kind that can come after the effect.
+    /// Another run has the key, or the record is gone. Whatever this one answers, its caller gets what the record says. The one kind that
+    /// can come after the effect.
     LostClaim,
     /// What was noted under this name can't be read as this type: a deploy has changed it, or it is another step's name. The effect
     /// happened and must not again, so a name whose type changes needs to be read in both forms.

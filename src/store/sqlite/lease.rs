@@ -91,7 +91,7 @@ impl LeaseStore {
     ///
     /// # Errors
     ///
-    /// If the table is missing or was made by a later release, if SQLite is older than 3.37, or if the database fails.
+    /// If the table is missing, lacks a column or was made by a later release, if SQLite is older than 3.37, or if the database fails.
     pub async fn check(&self) -> Result<(), StoreError> {
         schema::check(&self.pool, &SCHEMA).await
     }
