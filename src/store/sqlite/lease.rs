@@ -15,7 +15,7 @@ use crate::{
     store::{
         Claim, Note, Record, Reservation, Steps, Store, StoreKind, Terms,
         sql::{
-            Columns, Found, Stored,
+            Columns, Found, Stored, corrupt, hex,
             leases::{self, LeaseDialect, Looked, RowNotes, Settled},
             to_micros,
         },
@@ -283,12 +283,14 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn row_notes(&self, claim: &Claim) -> Result<Option<RowNotes>, StoreError> {
-        sqlx::query_scalar(sql::NOTES)
+        let notes: Option<Option<String>> = sqlx::query_scalar(sql::NOTES)
             .bind(&claim.key().as_bytes()[..])
             .bind(&claim.nonce().as_bytes()[..])
             .fetch_optional(&self.pool)
             .await
-            .map_err(failed)
+            .map_err(failed)?;
+        let bytes = |digits: String| hex::decode(digits.as_bytes()).ok_or_else(corrupt);
+        notes.map(|notes| notes.map(bytes).transpose()).transpose()
     }
 
     fn is_busy(&self, stored: &Stored) -> bool {

@@ -50,9 +50,9 @@ pub(super) const SETTLE: &str = concat!(
      WHERE (record.nonce = excluded.nonce AND record.state = 0) OR record.expires <= ", now!()
 );
 
-/// Appends to the notes. SQLite's `||` makes a text of two blobs, of the same bytes; STRICT refuses it without the cast.
+/// Appends to the notes, which are digits: what `||` makes of blobs is a text, and loses bytes where a database is in UTF-16.
 pub(super) const NOTE: &str = concat!(
-    "UPDATE tower_idempotency_leases SET steps = CAST(coalesce(steps, x'') || ?3 AS BLOB)
+    "UPDATE tower_idempotency_leases SET steps = coalesce(steps, '') || hex(?3)
      WHERE record_key = ?1 AND nonce = ?2 AND state <> 1 AND expires > ",
     now!()
 );
