@@ -100,7 +100,7 @@ fn the_clauses_of_a_listing_have_checks_and_tests_too() {
 fn the_clauses_of_steps_have_checks_and_tests_too() {
     macro_rules! push {
         ($group:ident::$clause:ident, $names:ident) => {
-            $names.push(stringify!($clause));
+            $names.extend([stringify!($clause)]);
         };
     }
     let mut made = Vec::new();

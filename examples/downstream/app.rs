@@ -61,6 +61,12 @@ struct Order {
     amount: i64,
 }
 
+/// As the network answers.
+#[derive(Deserialize)]
+struct Authorization {
+    id: i64,
+}
+
 async fn charge(
     State(app): State<App>,
     context: IdempotencyContext,
@@ -102,9 +108,7 @@ impl App {
         request.headers_mut().insert("content-type", json);
         *request.body_mut() = Some(json!({ "amount": amount }).to_string().into());
         let response = self.client.execute(request).await?.error_for_status()?;
-        let answer: Value = serde_json::from_slice(&response.bytes().await?)?;
-        Ok(answer["id"]
-            .as_i64()
-            .ok_or("an authorization without an id")?)
+        let authorization: Authorization = serde_json::from_slice(&response.bytes().await?)?;
+        Ok(authorization.id)
     }
 }

@@ -33,7 +33,8 @@ impl Steps for Flawed {
         if self.flaw == Flaw::KeepsTheLastNote {
             let last = self.noted.last.lock().unwrap();
             for note in &mut notes {
-                note.clone_from(&last[&(*claim.key(), note.name.clone())]);
+                let last = last.get(&(*claim.key(), note.name.clone()));
+                note.clone_from(last.expect("a note that was added"));
             }
         }
         Ok(notes)

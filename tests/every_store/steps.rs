@@ -21,10 +21,11 @@ pub async fn a_run_that_takes_over_goes_on_after_the_steps_of_the_one_before(bac
     let (held, counted) = (Arc::clone(&gate), effects.clone());
     let handler = service_fn(move |request: Request<RequestBody<Body>>| {
         let context = request.extensions().get::<IdempotencyContext>().cloned();
-        let (context, gate, effects) = (context.expect("a run"), held.clone(), counted.clone());
+        let (context, gate, effects) =
+            (context.expect("a run"), Arc::clone(&held), counted.clone());
         async move {
             let step = async |index: usize| {
-                let effect = async || Ok(effects[index].add());
+                let effect = async || Ok(effects.get(index).expect("an effect").add());
                 let name = format!("step {index}");
                 context.step::<usize, StepError, _>(&name, effect).await
             };
