@@ -6,9 +6,10 @@ use std::{
     },
 };
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
-use crate::{IdempotencyKey, RecordKey, Scope, store::Claim};
+use crate::{IdempotencyKey, RecordKey, Scope, flow::Notes, store::Claim};
 
 /// What a handler can know of the run it is in. The layer puts it into the request's extensions.
 ///
@@ -25,14 +26,15 @@ struct Inner {
     fence: u64,
     protected: bool,
     claim_lost: AtomicBool,
+    notes: Notes,
 }
 
 impl IdempotencyContext {
     /// The context of a run under `claim`, as the layer makes it. For tests of a handler: a request that already carries one
-    /// passes through the layer.
+    /// passes through the layer. Its [steps](Self::step) are remembered in memory only.
     #[must_use]
     pub fn new(key: IdempotencyKey, scope: Scope, claim: &Claim) -> Self {
-        Self::of_run(key, scope, claim, true)
+        Self::of_run(key, scope, claim, true, Notes::of_nothing())
     }
 
     pub(crate) fn of_run(
@@ -40,6 +42,7 @@ impl IdempotencyContext {
         scope: Scope,
         claim: &Claim,
         protected: bool,
+        notes: Notes,
     ) -> Self {
         Self(Arc::new(Inner {
             key,
@@ -49,6 +52,7 @@ impl IdempotencyContext {
             fence: claim.fence(),
             protected,
             claim_lost: AtomicBool::new(false),
+            notes,
         }))
     }
 
@@ -89,7 +93,7 @@ impl IdempotencyContext {
         self.0.fence
     }
 
-    /// Whether another run has taken the key over, as far as the last renewal could tell.
+    /// Whether another run has taken the key over, as far as the last renewal or step could tell.
     ///
     /// What this run answers will not be saved then. Check it before an effect that can't be undone.
     #[must_use]
@@ -119,10 +123,39 @@ impl IdempotencyContext {
         Uuid::new_v5(&DERIVED_KEYS, &text)
     }
 
+    /// Puts [that key](Self::derive_key) into the headers of a request to the downstream service, as `Idempotency-Key`, in place of
+    /// whatever was there.
+    ///
+    /// For any client that has the `http` crate's headers, as hyper and reqwest (`request.headers_mut()`). A service with another header
+    /// gets the key from [`derive_key`](Self::derive_key).
+    ///
+    /// ```
+    /// # use tower_idempotency::IdempotencyContext;
+    /// # fn handler(context: IdempotencyContext) -> Result<(), http::Error> {
+    /// let mut request = http::Request::post("https://card-network.example/charges").body("{}")?;
+    /// context.set_derived_key("card-network", request.headers_mut());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_derived_key(&self, name: &str, headers: &mut HeaderMap) {
+        let mut buffer = Uuid::encode_buffer();
+        let key = self.derive_key(name).hyphenated().encode_lower(&mut buffer);
+        // A UUID's text is a header value.
+        if let Ok(key) = HeaderValue::from_str(key) {
+            headers.insert(KEY_HEADER, key);
+        }
+    }
+
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.0.notes
+    }
+
     pub(crate) fn set_claim_lost(&self) {
         self.0.claim_lost.store(true, Ordering::Relaxed);
     }
 }
+
+const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The namespace (RFC 9562 section 6.6) of derived keys. It never changes.
 const DERIVED_KEYS: Uuid = Uuid::from_u128(0x6f0c_2f5e_8a53_4d0b_9d3e_52a1_7c46_e0b9);

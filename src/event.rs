@@ -23,6 +23,8 @@ events! {
     warn claim_lost(record_key: &RecordKey = tracing::field::debug(record_key)) "the claim was taken over, the run goes on";
     warn renewal_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not renewed";
     warn settlement_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not settled";
+    warn notes_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the store failed to tell what an earlier run has done";
+    warn not_noted(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "a step was done and is not noted";
     info run_again(record_key: &RecordKey = tracing::field::debug(record_key), retry: u32 = retry) "the transaction lost against another one, the handler runs again";
     warn purge_failed(error: &StoreError = error as &(dyn std::error::Error + 'static)) "expired records were not purged";
     debug purged(count: u64 = count) "expired records were purged";

@@ -45,7 +45,8 @@
 //! - [`with_grpc_unary`](IdempotencyLayer::with_grpc_unary) and [`GrpcStatus`]: unary gRPC calls, with tonic or without.
 //! - [`Purger`] and [`Drain`]: removing expired records in the background, and shutting down.
 //! - [`Outcome`], [`with_observer`](IdempotencyLayer::with_observer), features `tracing` and `metrics`: what becomes of requests.
-//! - [`IdempotencyContext`]: what a handler can know, and keys for downstream services.
+//! - [`IdempotencyContext`]: what a handler can know, keys for downstream services, and [steps](IdempotencyContext::step) that a second
+//!   run doesn't repeat. [`store::Steps`] is what a store needs for them.
 //! - [`store::ListRecords`], [`RecordKey::derive`] and the example `ops`: for whoever operates a service.
 //! - `client`: the layer for clients, [`IdempotencyKey::random`] and [`IdempotencyKey::derive`].
 //! - [`store`] and `conformance`: writing a store of one's own, and proving it.
@@ -80,6 +81,7 @@
 )]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/grpc.md"))]
 #![cfg_attr(all(doctest, feature = "reqwest"), doc = include_str!("../docs/client.md"))]
+#![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/downstream.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -131,6 +133,7 @@ mod service;
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub mod sqlite;
+mod step;
 pub mod store;
 mod structured_field;
 #[cfg(feature = "_sql")]
@@ -173,4 +176,5 @@ pub use self::{
     saved::SavedResponse,
     scope::{Scope, ScopeBy},
     service::Idempotency,
+    step::{StepError, StepErrorKind},
 };

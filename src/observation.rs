@@ -42,8 +42,8 @@ impl Observation {
         self.attempt
     }
 
-    /// How long the request waited for the store in total. What the store does while the handler runs (renewals), or after the
-    /// answer, doesn't count.
+    /// How long the request waited for the store in total. What the store does while the handler runs (renewals, notes of
+    /// steps), or after the answer, doesn't count.
     #[must_use]
     pub fn store_time(&self) -> Duration {
         self.store_time

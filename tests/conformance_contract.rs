@@ -7,6 +7,9 @@ const CONTRACT: &str = include_str!("../src/store/contract.rs");
 const LISTING: &str = include_str!("../src/store/listing.rs");
 const LISTING_CHECKS: &str = include_str!("../src/conformance/listing.rs");
 
+const STEPS: &str = include_str!("../src/store/steps.rs");
+const STEPS_CHECKS: &str = include_str!("../src/conformance/steps.rs");
+
 const CHECKS: [(&str, &str); 6] = [
     ("late", include_str!("../src/conformance/late.rs")),
     ("operating", include_str!("../src/conformance/operating.rs")),
@@ -88,6 +91,30 @@ fn the_clauses_of_a_listing_have_checks_and_tests_too() {
     let checks: Vec<_> = public_functions(LISTING_CHECKS).collect();
     assert_eq!(checks.len(), clauses.len());
     for ((number, _, name), (check, body)) in clauses.into_iter().zip(checks) {
+        assert_eq!(check, name, "in the same order");
+        assert!(body.contains(&format!("\"{number} {name}\"")), "{name}");
+    }
+}
+
+#[test]
+fn the_clauses_of_steps_have_checks_and_tests_too() {
+    macro_rules! push {
+        ($group:ident::$clause:ident, $names:ident) => {
+            $names.extend([stringify!($clause)]);
+        };
+    }
+    let mut made = Vec::new();
+    tower_idempotency::__conformance_clauses!(steps, [push] made);
+    let clause = |line: &'static str| {
+        let (number, rest) = line.strip_prefix("/// - ")?.split_once(". `")?;
+        Some((number, rest.split_once('`')?.0))
+    };
+    let clauses: Vec<_> = STEPS.lines().filter_map(clause).collect();
+    assert!(clauses.iter().map(|(_, name)| *name).eq(made));
+    let checks: Vec<_> = public_functions(STEPS_CHECKS).collect();
+    assert_eq!(checks.len(), clauses.len());
+    for (index, ((number, name), (check, body))) in clauses.into_iter().zip(checks).enumerate() {
+        assert_eq!(number, format!("S{}", index + 1));
         assert_eq!(check, name, "in the same order");
         assert!(body.contains(&format!("\"{number} {name}\"")), "{name}");
     }

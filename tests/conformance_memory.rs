@@ -42,6 +42,10 @@ tower_idempotency::conformance_tests!(
     #[tokio::test(start_paused = true)]
     lease_listing: bare
 );
+tower_idempotency::conformance_tests!(
+    #[tokio::test(start_paused = true)]
+    steps: bare
+);
 
 mod through_arc_and_box {
     use super::*;
@@ -59,6 +63,10 @@ mod through_arc_and_box {
     tower_idempotency::conformance_tests!(
         #[tokio::test(start_paused = true)]
         lease_listing: wrapped
+    );
+    tower_idempotency::conformance_tests!(
+        #[tokio::test(start_paused = true)]
+        steps: wrapped
     );
 }
 
@@ -82,5 +90,6 @@ async fn all_clauses_can_share_one_store_at_once() {
     let mut checks = JoinSet::new();
     tower_idempotency::__conformance_clauses!(lease, [spawn](checks, store));
     tower_idempotency::__conformance_clauses!(lease_listing, [spawn](checks, store));
+    tower_idempotency::__conformance_clauses!(steps, [spawn](checks, store));
     checks.join_all().await;
 }

@@ -58,7 +58,7 @@ macro_rules! on_server {
 
 /// All clauses, on one database.
 macro_rules! clauses {
-    ($($name:ident: $kind:ident, $listing:ident, $size:literal, $with:expr;)*) => {$(
+    ($($name:ident: $kind:ident $(and $more:ident)+, $size:literal, $with:expr;)*) => {$(
         mod $name {
             use super::{Database, servers};
 
@@ -70,21 +70,21 @@ macro_rules! clauses {
             }
 
             tower_idempotency::__conformance_clauses!($kind, [on_server] $kind, $size);
-            tower_idempotency::__conformance_clauses!($listing, [on_server] $kind, $size);
+            $(tower_idempotency::__conformance_clauses!($more, [on_server] $kind, $size);)+
         }
     )*};
 }
 
 clauses! {
-    lease_at_read_committed: lease, lease_listing, 4, super::read_committed;
-    lease_at_repeatable_read: lease, lease_listing, 4, super::repeatable_read;
-    lease_at_serializable: lease, lease_listing, 4, super::serializable;
-    lease_on_one_connection_without_statement_cache: lease, lease_listing, 1, super::without_cache;
-    transaction_at_read_committed: transaction, transaction_listing, 4, super::read_committed;
-    transaction_at_repeatable_read: transaction, transaction_listing, 4, super::repeatable_read;
-    transaction_at_serializable: transaction, transaction_listing, 4, super::serializable;
-    transaction_on_one_connection: transaction, transaction_listing, 1, super::repeatable_read;
-    transaction_without_statement_cache: transaction, transaction_listing, 2, super::without_cache;
+    lease_at_read_committed: lease and lease_listing and steps, 4, super::read_committed;
+    lease_at_repeatable_read: lease and lease_listing and steps, 4, super::repeatable_read;
+    lease_at_serializable: lease and lease_listing and steps, 4, super::serializable;
+    lease_on_one_connection_without_statement_cache: lease and lease_listing and steps, 1, super::without_cache;
+    transaction_at_read_committed: transaction and transaction_listing, 4, super::read_committed;
+    transaction_at_repeatable_read: transaction and transaction_listing, 4, super::repeatable_read;
+    transaction_at_serializable: transaction and transaction_listing, 4, super::serializable;
+    transaction_on_one_connection: transaction and transaction_listing, 1, super::repeatable_read;
+    transaction_without_statement_cache: transaction and transaction_listing, 2, super::without_cache;
 }
 
 fn read_committed(database: Database) -> Database {

@@ -150,6 +150,7 @@ mod lease_store {
 
     tower_idempotency::__conformance_clauses!(lease_listing, [test] lease(isolated(ReadCommitted, 4)));
     tower_idempotency::__conformance_clauses!(lease, [test] lease(isolated(ReadCommitted, 4)));
+    tower_idempotency::__conformance_clauses!(steps, [test] lease(isolated(ReadCommitted, 4)));
 }
 
 mod transaction_store {
@@ -165,13 +166,12 @@ mod transaction_store_on_one_connection {
     tower_idempotency::__conformance_clauses!(transaction, [test] transaction(isolated(ReadCommitted, 1)));
 }
 
-/// All clauses of this kind at once, on one store.
+/// All clauses of these kinds at once, on one store.
 macro_rules! test_all {
-    ($kind:ident, $listing:ident, $harness:expr) => {
+    ($($kind:ident)+, $harness:expr) => {
         if let Some(OnServer(store)) = $harness.await {
             let mut checks = JoinSet::new();
-            tower_idempotency::__conformance_clauses!($kind, [spawn](checks, store));
-            tower_idempotency::__conformance_clauses!($listing, [spawn](checks, store));
+            $(tower_idempotency::__conformance_clauses!($kind, [spawn](checks, store));)+
             checks.join_all().await;
         }
     };
@@ -188,8 +188,7 @@ macro_rules! spawn {
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_under_repeatable_read() {
     test_all!(
-        lease,
-        lease_listing,
+        lease lease_listing steps,
         lease(isolated(Isolation::RepeatableRead, 4))
     );
 }
@@ -197,41 +196,40 @@ async fn the_lease_store_keeps_the_contract_under_repeatable_read() {
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_under_serializable() {
     test_all!(
-        lease,
-        lease_listing,
+        lease lease_listing steps,
         lease(isolated(Isolation::Serializable, 4))
     );
 }
 
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_without_a_statement_cache() {
-    test_all!(lease, lease_listing, lease(uncached(4)));
+    test_all!(lease lease_listing steps, lease(uncached(4)));
 }
 
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract_through_a_transaction_pooler() {
-    test_all!(lease, lease_listing, lease(pooled(4)));
+    test_all!(lease lease_listing steps, lease(pooled(4)));
 }
 
 /// More connections here: some clauses hold several transactions, and all of them run at once.
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_under_repeatable_read() {
     let pool = isolated(Isolation::RepeatableRead, 30);
-    test_all!(transaction, transaction_listing, transaction(pool));
+    test_all!(transaction transaction_listing, transaction(pool));
 }
 
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_under_serializable() {
     let pool = isolated(Isolation::Serializable, 30);
-    test_all!(transaction, transaction_listing, transaction(pool));
+    test_all!(transaction transaction_listing, transaction(pool));
 }
 
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_without_a_statement_cache() {
-    test_all!(transaction, transaction_listing, transaction(uncached(30)));
+    test_all!(transaction transaction_listing, transaction(uncached(30)));
 }
 
 #[tokio::test]
 async fn the_transaction_store_keeps_the_contract_through_a_transaction_pooler() {
-    test_all!(transaction, transaction_listing, transaction(pooled(30)));
+    test_all!(transaction transaction_listing, transaction(pooled(30)));
 }

@@ -115,28 +115,34 @@ macro_rules! test {
 
 mod on_a_server {
     tower_idempotency::__conformance_clauses!(lease, [test] super::alone());
+    tower_idempotency::__conformance_clauses!(steps, [test] super::alone());
     tower_idempotency::__conformance_clauses!(lease_listing, [test] super::alone());
 }
 
 mod in_the_third_protocol {
     tower_idempotency::__conformance_clauses!(lease, [test] super::in_the_third_protocol());
+    tower_idempotency::__conformance_clauses!(steps, [test] super::in_the_third_protocol());
     tower_idempotency::__conformance_clauses!(lease_listing, [test] super::in_the_third_protocol());
 }
 
 mod on_valkey {
     tower_idempotency::__conformance_clauses!(lease, [test] super::on_valkey());
+    tower_idempotency::__conformance_clauses!(steps, [test] super::on_valkey());
     tower_idempotency::__conformance_clauses!(lease_listing, [test] super::on_valkey());
 }
 
 mod on_a_server_that_forgets_scripts {
     tower_idempotency::__conformance_clauses!(lease, [test] super::forgetful());
+    tower_idempotency::__conformance_clauses!(steps, [test] super::forgetful());
 }
 
 mod on_a_server_with_a_replica {
     tower_idempotency::__conformance_clauses!(lease, [test] super::replicated());
+    tower_idempotency::__conformance_clauses!(steps, [test] super::replicated());
 }
 
 mod on_a_cluster {
     tower_idempotency::__conformance_clauses!(lease, [test] super::clustered());
+    tower_idempotency::__conformance_clauses!(steps, [test] super::clustered());
     tower_idempotency::__conformance_clauses!(lease_listing, [test] super::clustered());
 }

@@ -76,6 +76,10 @@ mod lease_store_listing {
     tower_idempotency::conformance_tests!(lease_listing: super::lease);
 }
 
+mod lease_store_steps {
+    tower_idempotency::conformance_tests!(steps: super::lease);
+}
+
 mod transaction_store_listing {
     tower_idempotency::conformance_tests!(transaction_listing: super::transaction);
 }

@@ -125,6 +125,26 @@ async fn derived_keys_are_uuids_of_key_scope_and_name_and_never_change() {
     }
 }
 
+#[tokio::test]
+async fn a_derived_key_is_put_into_the_headers_in_place_of_any_other() {
+    let seen = contexts(layer(MemoryStore::new()), &["k"], StatusCode::OK).await;
+    let mut request = post("a key of the client's", "{}");
+    let key = http::HeaderValue::from_static("another");
+    request.headers_mut().append("idempotency-key", key);
+
+    seen[0].set_derived_key("card-network", request.headers_mut());
+
+    let keys: Vec<_> = request
+        .headers()
+        .get_all("idempotency-key")
+        .iter()
+        .collect();
+    assert_eq!(keys, [GOLDEN]);
+    // In a form that every layer of this kind takes.
+    let key = tower_idempotency::KeyFormat::uuid().parse(keys[0]);
+    assert_eq!(key.expect("a key").as_str(), GOLDEN);
+}
+
 const GOLDEN: &str = "6e2ceed2-2112-5774-863c-644e29f75c95";
 
 #[tokio::test]

@@ -17,8 +17,8 @@ use support::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_idempotency::{
-    IdempotencyKey, IdempotencyLayer, MemoryStore, OnInFlight, OnStoreFailure, RecordKey,
-    RequestBody, Scope, ScopeBy, StoreErrorKind, Verdict,
+    IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, OnInFlight, OnStoreFailure,
+    RecordKey, RequestBody, Scope, ScopeBy, StepError, StoreErrorKind, Verdict,
     store::{Store, StoreKind, Takeover},
 };
 use tracing::{Instrument, Level};
@@ -304,4 +304,38 @@ async fn each_retry_is_told() {
     let again = (Level::INFO, message);
     assert_told(&capture, &[lost, again, lost, again]);
     assert_eq!(capture.field(message, "retry"), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn notes_that_cant_be_written_or_read_are_told() {
+    let (capture, _guard) = Capture::start();
+    let store = FaultyStore::new(MemoryStore::new());
+    store
+        .then(Call::Note, UNAVAILABLE)
+        .then(Call::Notes, UNAVAILABLE);
+    let service = layer(store)
+        .with_takeover(Takeover::RunAgain)
+        .layer(service_fn(
+            |request: Request<RequestBody<Body>>| async move {
+                let context = request.extensions().get::<IdempotencyContext>();
+                let effect = async || Ok::<u8, StepError>(1);
+                let step = context.expect("a run").step("a step", effect).await;
+                assert_eq!(step.is_ok(), context.expect("a run").attempt() == 1);
+                Ok::<_, &'static str>(answer(StatusCode::BAD_GATEWAY, ""))
+            },
+        ));
+    send(&service, keyed()).await;
+    send(&service, keyed()).await;
+
+    assert_told(
+        &capture,
+        &[
+            (Level::WARN, "a step was done and is not noted"),
+            (Level::WARN, "a run of unknown outcome is taken over"),
+            (
+                Level::WARN,
+                "the store failed to tell what an earlier run has done",
+            ),
+        ],
+    );
 }

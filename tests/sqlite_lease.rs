@@ -16,7 +16,7 @@ use tokio::{sync::Barrier, task::JoinSet};
 use tower_idempotency::{
     RecordKey, StoreErrorKind,
     sqlite::LeaseStore,
-    store::{Nonce, RecordState, Reservation, Store, Takeover, Terms},
+    store::{Nonce, Note, RecordState, Reservation, Steps, Store, Takeover, Terms},
 };
 
 async fn store_in(file: &File) -> LeaseStore {
@@ -496,4 +496,87 @@ async fn a_closed_pool_is_unavailable() {
     let store = LeaseStore::new(pool.clone());
     pool.close().await;
     assert_kind(store.ping().await, StoreErrorKind::Unavailable);
+}
+
+/// As before there were steps.
+#[tokio::test]
+async fn a_table_without_steps_is_refused_at_start() {
+    let file = File::wal();
+    let pool = file.pool(1).await;
+    let store = LeaseStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    sqlx::query("ALTER TABLE tower_idempotency_leases DROP COLUMN steps")
+        .execute(&pool)
+        .await
+        .unwrap();
+    for refused in [store.migrate().await, store.check().await] {
+        let source = refused.unwrap_err().source().unwrap().to_string();
+        assert!(
+            source.contains("tower_idempotency_leases") && source.contains("lacks steps"),
+            "{source}"
+        );
+    }
+}
+
+/// SQLite would join two blobs to a text, whose encoding is the database's.
+#[tokio::test]
+async fn notes_are_bytes_whatever_the_databases_encoding() {
+    for encoding in ["UTF-8", "UTF-16le", "UTF-16be"] {
+        let file = File::new(sqlx::sqlite::SqliteJournalMode::Delete);
+        let pool = file.pool(1).await;
+        let pragma = sqlx::AssertSqlSafe(format!("PRAGMA encoding = '{encoding}'"));
+        sqlx::raw_sql(pragma).execute(&pool).await.unwrap();
+        let store = LeaseStore::new(pool.clone());
+        store.migrate().await.unwrap();
+        let set: String = sqlx::query_scalar("PRAGMA encoding")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert_eq!(set, encoding);
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        let all: Vec<u8> = (0..=255).collect();
+        // Of even and odd lengths, which matters to two-byte encodings.
+        let notes = [
+            Note::new("a", all.clone()),
+            Note::new("bc", all),
+            Note::new("", "\0"),
+            Note::new("d", ""),
+        ];
+        for note in &notes {
+            store.note(&claimed, note).await.unwrap();
+            store.note(&claimed, note).await.unwrap();
+        }
+        assert_eq!(store.notes(&claimed).await.unwrap(), notes, "{encoding}");
+        let kind: String = sqlx::query_scalar("SELECT typeof(steps) FROM tower_idempotency_leases")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert_eq!(kind, "text");
+    }
+}
+
+/// Released, completed and forgotten rows stay until they are purged; what they noted doesn't.
+#[tokio::test]
+async fn notes_are_erased_with_the_end_of_their_run() {
+    let file = File::wal();
+    let pool = file.pool(1).await;
+    let store = LeaseStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    for end in ["complete", "release", "forget"] {
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        store
+            .note(&claimed, &Note::new("step", "secret"))
+            .await
+            .unwrap();
+        match end {
+            "complete" => store
+                .complete(&claimed, &response("done"), RETENTION)
+                .await
+                .unwrap(),
+            "release" => store.release(&claimed).await.unwrap(),
+            _ => assert!(store.forget(claimed.key()).await.unwrap()),
+        }
+    }
+    let left = "SELECT count(*) FROM tower_idempotency_leases WHERE steps IS NOT NULL";
+    assert_eq!(count(&pool, left).await, 0);
 }

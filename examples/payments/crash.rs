@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use axum::http::header::LOCATION;
 use tower_idempotency::{
     Fingerprint, Identity, RecordKey, SavedResponse, StoreError, Tag,
-    store::{Claim, Record, Reservation, Store, StoreKind, Terms},
+    store::{Claim, Record, Reservation, Steps, Store, StoreKind, Terms},
 };
 
 use crate::BoxError;
@@ -111,5 +111,9 @@ impl<S: Store> Store for Crashing<S> {
 
     fn fingerprint_as(&self, identity: &Identity<'_>, tag: Tag) -> Option<Fingerprint> {
         self.store.fingerprint_as(identity, tag)
+    }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        self.store.steps()
     }
 }

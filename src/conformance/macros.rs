@@ -1,5 +1,6 @@
 /// Makes one test of each clause that binds a store of this kind, `lease` or `transaction`; and, for a store that implements
-/// [`ListRecords`](crate::store::ListRecords), in a module of their own, of those of `lease_listing` or `transaction_listing`.
+/// [`ListRecords`](crate::store::ListRecords), in a module of their own, of those of `lease_listing` or `transaction_listing`; and for one
+/// that has [steps](crate::store::Store::steps), likewise, of those of `steps`.
 ///
 /// What follows the kind is an async fn (or closure) without arguments that makes a [`Harness`](crate::conformance::Harness)
 /// (for a listing, a [`ListingHarness`](crate::conformance::ListingHarness));
@@ -94,6 +95,18 @@ macro_rules! __conformance_clauses {
         $crate::__conformance_clauses!(@[
             listing::a_settled_key_is_not_listed
             listing::completed_records_are_counted
+        ] $($rest)+);
+    };
+    (steps, $($rest:tt)+) => {
+        $crate::__conformance_clauses!(@[
+            steps::notes_outlive_their_run
+            steps::the_first_note_of_a_name_stays
+            steps::notes_at_once_are_all_kept
+            steps::a_late_owner_notes_nothing
+            steps::an_unsettled_claim_may_note
+            steps::notes_end_with_their_run
+            steps::noting_moves_no_time
+            steps::large_notes_are_kept
         ] $($rest)+);
     };
     (all, $($rest:tt)+) => {

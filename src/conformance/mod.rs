@@ -54,6 +54,7 @@ pub mod listing;
 pub mod operating;
 pub mod reserving;
 pub mod settling;
+pub mod steps;
 pub mod time;
 pub mod transaction;
 

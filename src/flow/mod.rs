@@ -5,6 +5,7 @@ mod detached;
 mod guard;
 mod judge;
 mod limit;
+mod notes;
 mod protect;
 mod renewal;
 mod report;
@@ -22,6 +23,7 @@ mod waiters;
 pub use self::detached::DetachedRun;
 pub(crate) use self::{
     guard::{Guard, Shared},
+    notes::{Noted, Notes},
     protect::protect,
     unwind::{Panicked, catch},
 };

@@ -8,6 +8,7 @@ use tower_service::Service;
 use super::{
     Guard, background,
     limit::limited,
+    notes::Notes,
     renewal::Renewal,
     report::Report,
     reserve::Claimed,
@@ -88,14 +89,15 @@ impl Run {
             collected,
             ..
         } = *subject;
-        let context = IdempotencyContext::of_run(key, scope, &claim, protected);
+        let claim = Arc::new(claim);
+        let notes = Notes::of_run(guard, &claim, protected);
+        let context = IdempotencyContext::of_run(key, scope, &claim, protected, notes);
         parts.extensions.extend(claim.attachments().clone());
         parts.extensions.insert(context.clone());
         let body = match body {
             Some(body) => RequestBody::streamed(body),
             None => RequestBody::collected(collected.unwrap_or_default()),
         };
-        let claim = Arc::new(claim);
         let renewal = protected.then(|| Renewal::start(guard, &claim, &context, asked));
         let run = Self {
             guard: Arc::clone(guard),

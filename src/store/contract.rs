@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{Claim, Record, Reservation, Terms};
+use super::{Claim, Record, Reservation, Steps, Terms};
 use crate::{Fingerprint, Identity, RecordKey, SavedResponse, StoreError, Tag};
 
 /// Where records live: the one trait between the layer and a backend.
@@ -226,6 +226,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn fingerprint_as(&self, identity: &Identity<'_>, tag: Tag) -> Option<Fingerprint> {
         Fingerprint::in_form(identity, tag)
     }
+
+    /// What keeps the notes of a run's steps, if the store can (by default none). Always the same.
+    ///
+    /// A transaction store has none: what is written through its transaction is rolled back together, so that there is nothing for
+    /// another run to go on after.
+    fn steps(&self) -> Option<&dyn Steps> {
+        None
+    }
 }
 
 /// The two kinds of store, which differ in what a crash leaves behind.
@@ -278,6 +286,9 @@ macro_rules! forward {
             }
             fn fingerprint_as(&self, identity: &Identity<'_>, tag: Tag) -> Option<Fingerprint> {
                 (**self).fingerprint_as(identity, tag)
+            }
+            fn steps(&self) -> Option<&dyn Steps> {
+                (**self).steps()
             }
         }
     )*};

@@ -4,6 +4,7 @@ mod entry;
 mod listing;
 mod owned;
 mod shard;
+mod steps;
 
 use std::{
     fmt,
@@ -15,7 +16,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use self::{access::Access, budget::Budget, shard::Shard};
-use super::{Claim, Record, Reservation, Store, StoreKind, Terms};
+use super::{Claim, Record, Reservation, Steps, Store, StoreKind, Terms};
 use crate::{Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind};
 
 /// A lease store in this process's memory: for tests, and for services that run as one process and may forget
@@ -30,7 +31,8 @@ use crate::{Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind};
 /// * with [`max_entries`](Self::with_max_entries) records in it, the store refuses new keys
 ///   with [`Full`](StoreErrorKind::Full); the keys that it has are answered as always;
 /// * with [`max_bytes`](Self::with_max_bytes) of responses in it, it keeps the next ones as
-///   [tombstones](SavedResponse::tombstone): the key stays protected, a retry learns that the answer wasn't kept.
+///   [tombstones](SavedResponse::tombstone): the key stays protected, a retry learns that the answer wasn't kept. Notes of
+///   [steps](crate::IdempotencyContext::step) count too, and are refused then.
 ///
 /// A finished run is never refused: where the record of a claim was lost, `complete` and `abandon` bring it back,
 /// over the bound if need be.
@@ -95,8 +97,8 @@ impl MemoryStore {
 
     /// At most this many bytes of responses (default [`DEFAULT_MAX_BYTES`](Self::DEFAULT_MAX_BYTES)), for all clones.
     ///
-    /// Counted are bodies, headers and trailers, with an allowance for what a header map costs. They are copied, so that
-    /// nothing else is held by what is kept of it.
+    /// Counted are bodies, headers and trailers, with an allowance for what a header map costs, and the notes of unsettled runs. They are
+    /// copied, so that nothing else is held by what is kept of it.
     #[must_use]
     pub fn with_max_bytes(self, max_bytes: usize) -> Self {
         self.0.budget.bytes.set_max(max_bytes);
@@ -115,7 +117,7 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// How many bytes of responses it holds, as [`with_max_bytes`](Self::with_max_bytes) counts them.
+    /// How many bytes of responses and notes it holds, as [`with_max_bytes`](Self::with_max_bytes) counts them.
     #[must_use]
     pub fn response_bytes(&self) -> usize {
         self.0.budget.bytes.used()
@@ -231,5 +233,9 @@ impl Store for MemoryStore {
 
     fn kind(&self) -> StoreKind {
         StoreKind::Lease
+    }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(self)
     }
 }

@@ -7,6 +7,8 @@ mod listing;
 pub(crate) mod memory;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
+#[cfg(any(feature = "redis", feature = "_sql"))]
+mod notes;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod record;
@@ -20,6 +22,7 @@ pub(crate) mod redis;
 pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+mod steps;
 mod terms;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -30,5 +33,6 @@ pub use self::{
     contract::{Store, StoreKind},
     listing::{Counts, Cursor, ListRecords, Listed, Page},
     record::{Record, RecordState, Reservation},
+    steps::{Note, Steps},
     terms::{Takeover, Terms},
 };

@@ -7,8 +7,12 @@ use std::{
 use async_trait::async_trait;
 use tower_idempotency::{
     Fingerprint, Identity, MemoryStore, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag,
-    store::{Claim, Nonce, Record, RecordState, Reservation, Store, StoreKind, Takeover, Terms},
+    store::{
+        Claim, Nonce, Record, RecordState, Reservation, Steps, Store, StoreKind, Takeover, Terms,
+    },
 };
+
+use crate::steps::Noted;
 
 /// Mistakes that stores made, or could make.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,6 +62,12 @@ pub(crate) enum Flaw {
     SkipsTheLastOfAPage,
     ListsTwice,
     CountsNothing,
+    DropsNotesOnTakeover,
+    KeepsTheLastNote,
+    LosesNotesAtOnce,
+    NotesWhatIsOver,
+    RenewsByNoting,
+    CutsNotes,
 }
 
 /// A memory store with one flaw.
@@ -70,6 +80,7 @@ pub(crate) struct Flawed {
     /// How often a key was in flight.
     refusals: Mutex<HashMap<RecordKey, usize>>,
     released: Mutex<HashSet<RecordKey>>,
+    pub(crate) noted: Noted,
 }
 
 impl Flawed {
@@ -80,6 +91,7 @@ impl Flawed {
             claims: Mutex::default(),
             refusals: Mutex::default(),
             released: Mutex::default(),
+            noted: Noted::default(),
         }
     }
 
@@ -95,7 +107,7 @@ impl Flawed {
         self.claims().get(key).cloned()
     }
 
-    async fn state(&self, key: &RecordKey) -> Option<RecordState> {
+    pub(crate) async fn state(&self, key: &RecordKey) -> Option<RecordState> {
         Some(self.inner.inspect(key).await.unwrap()?.state)
     }
 
@@ -148,7 +160,7 @@ impl Flawed {
     }
 
     /// Whether a call with this claim fails because of the flaw; else the claim to make it with.
-    async fn checked(&self, claim: &Claim) -> Result<Claim, StoreError> {
+    pub(crate) async fn checked(&self, claim: &Claim) -> Result<Claim, StoreError> {
         let state = self.state(claim.key()).await;
         let refused = match self.flaw {
             Flaw::RefusesLapsed => matches!(state, Some(RecordState::Unknown)),
@@ -315,6 +327,10 @@ impl Store for Flawed {
             Flaw::NamesTheWrongKind => StoreKind::Transaction,
             _ => self.inner.kind(),
         }
+    }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(self)
     }
 
     fn fingerprint(&self, identity: &Identity<'_>) -> Fingerprint {

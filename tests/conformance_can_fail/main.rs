@@ -8,6 +8,7 @@
 
 mod flawed;
 mod listing;
+mod steps;
 
 use std::{collections::BTreeSet, pin::Pin, sync::Arc, time::Duration};
 
@@ -105,6 +106,14 @@ const FLAWS: &[(Flaw, &str)] = &[
     (Flaw::ListsTwice, "L4 pages_miss_no_record"),
     (Flaw::CountsNothing, "L5 completed_records_are_counted"),
     (Flaw::CountsNothing, "L6 unsettled_records_are_counted"),
+    (Flaw::DropsNotesOnTakeover, "S1 notes_outlive_their_run"),
+    (Flaw::KeepsTheLastNote, "S2 the_first_note_of_a_name_stays"),
+    (Flaw::LosesNotesAtOnce, "S3 notes_at_once_are_all_kept"),
+    (Flaw::IgnoresTheNonce, "S4 a_late_owner_notes_nothing"),
+    (Flaw::RefusesLapsed, "S5 an_unsettled_claim_may_note"),
+    (Flaw::NotesWhatIsOver, "S6 notes_end_with_their_run"),
+    (Flaw::RenewsByNoting, "S7 noting_moves_no_time"),
+    (Flaw::CutsNotes, "S8 large_notes_are_kept"),
 ];
 
 struct Paused(Arc<Flawed>);
@@ -190,5 +199,6 @@ fn lease_clauses() -> Vec<(&'static str, Check)> {
     let mut clauses: Vec<(&'static str, Check)> = Vec::new();
     tower_idempotency::__conformance_clauses!(lease, [push] clauses);
     tower_idempotency::__conformance_clauses!(lease_listing, [push] clauses);
+    tower_idempotency::__conformance_clauses!(steps, [push] clauses);
     clauses
 }

@@ -90,6 +90,25 @@ async fn a_table_may_have_any_name_in_any_database() {
     assert_eq!(rows, 1);
 }
 
+/// As before there were steps.
+#[tokio::test]
+async fn a_lease_table_without_steps_is_refused_at_start() {
+    let pool = database!().pool(1).await;
+    let store = LeaseStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    sqlx::query("ALTER TABLE tower_idempotency_leases DROP COLUMN steps")
+        .execute(&pool)
+        .await
+        .unwrap();
+    for refused in [store.migrate().await, store.check().await] {
+        let error = refused.unwrap_err();
+        assert!(
+            cause(&error).contains("column steps is missing"),
+            "{error:?}"
+        );
+    }
+}
+
 /// What was altered, and what is told.
 const WRONG: [(&str, &str); 18] = [
     (

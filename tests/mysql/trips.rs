@@ -6,7 +6,7 @@ use sqlx::MySqlPool;
 use tower_idempotency::{
     StoreErrorKind,
     mysql::{LeaseStore, TransactionStore},
-    store::{Reservation, Store, Takeover, Terms},
+    store::{Note, Reservation, Store, Takeover, Terms},
 };
 
 use super::{
@@ -73,9 +73,16 @@ async fn a_lease_is_claimed_settled_and_replayed_in_a_round_trip_each() {
         store.renew(&claimed, INSTANT).await.unwrap();
         check(from, 1);
         until(|| async { reserve(&store, &key).await.is_unknown() }).await;
+        let (steps, note) = (store.steps().unwrap(), Note::new("step", "1"));
+        from = trips(0);
+        steps.note(&claimed, &note).await.unwrap();
+        check(from, 1);
         from = trips(0);
         let taken = claim(&store, &key, &run_again()).await;
         check(from, 2);
+        from = trips(0);
+        assert_eq!(steps.notes(&taken).await.unwrap(), [note]);
+        check(from, 1);
         from = trips(0);
         complete(&store, &taken, "done").await.unwrap();
         check(from, 1);
@@ -154,6 +161,10 @@ async fn no_text_tells_a_response() {
     transaction.migrate().await.unwrap();
     for store in [&lease as &dyn Store, &transaction] {
         let claimed = claim(store, &fresh_key(), &terms()).await;
+        if let Some(steps) = store.steps() {
+            let note = Note::new("secret", "secret");
+            steps.note(&claimed, &note).await.unwrap();
+        }
         complete(store, &claimed, "secret").await.unwrap();
         assert_replays(&reserve(store, claimed.key()).await, "secret");
     }

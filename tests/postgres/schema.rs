@@ -193,6 +193,26 @@ async fn a_missing_table_says_what_to_do() {
     }
 }
 
+/// As before there were steps.
+#[tokio::test]
+async fn a_lease_table_without_steps_is_refused_at_start() {
+    let Some(database) = empty().await else {
+        return;
+    };
+    let pool = database.pool(1).await;
+    let store = LeaseStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    execute(
+        &pool,
+        "ALTER TABLE tower_idempotency_leases DROP COLUMN steps",
+    )
+    .await;
+    for refused in [store.migrate().await, store.check().await] {
+        let message = message(&refused.unwrap_err());
+        assert!(message.contains("lacks the column `steps`"), "{message}");
+    }
+}
+
 /// What is done to the tables, and what the check says of it.
 const WRONGS: [(&str, &str); 16] = [
     ("COMMENT ON TABLE {table} IS NULL", "comment"),

@@ -5,7 +5,7 @@ use sqlx::PgPool;
 use tower_idempotency::{
     StoreErrorKind,
     postgres::{LeaseStore, TransactionStore},
-    store::{Reservation, Store, Takeover},
+    store::{Note, Reservation, Store, Takeover},
 };
 
 use super::facts::{insert_claim, waits};
@@ -52,7 +52,9 @@ async fn a_lease_store_makes_one_round_trip_per_call() {
             ("reserve a released key", 2),
             ("abandon", 1),
             ("unknown", 1),
+            ("note", complete),
             ("take over", 2),
+            ("notes", 1),
             ("reserve again", 2),
             ("inspect", 1),
             ("forget", 1),
@@ -99,9 +101,17 @@ async fn use_leases(store: &LeaseStore, proxy: &Proxy) -> Vec<(&'static str, usi
     let (count, answer) = trips(proxy, reserve(store, &other)).await;
     assert!(matches!(answer, Reservation::Unknown));
     measured.push(("unknown", count));
+    let steps = store.steps().unwrap();
+    let note = Note::new("step", "secret");
+    let (count, noted) = trips(proxy, steps.note(&claimed, &note)).await;
+    noted.unwrap();
+    measured.push(("note", count));
     let again = terms().with_takeover(Takeover::RunAgain);
-    let (count, _) = trips(proxy, claim(store, &other, &again)).await;
+    let (count, taken) = trips(proxy, claim(store, &other, &again)).await;
     measured.push(("take over", count));
+    let (count, notes) = trips(proxy, steps.notes(&taken)).await;
+    assert_eq!(notes.unwrap(), [note]);
+    measured.push(("notes", count));
     let (count, _) = trips(proxy, claim(store, &other, &again)).await;
     measured.push(("reserve again", count));
     let (count, _) = trips(proxy, store.inspect(&other)).await;

@@ -2,7 +2,7 @@
 
 use tower_idempotency::{
     RedisStore, StoreError, StoreErrorKind,
-    store::{Reservation, Store},
+    store::{Note, Reservation, Steps, Store},
 };
 
 use crate::{
@@ -94,6 +94,9 @@ async fn whole_life(store: &RedisStore) {
     let claimed = claim(store, &key, &terms()).await;
     store.release(&claimed).await.unwrap();
     let claimed = claim(store, &key, &terms()).await;
+    let note = Note::new("step", "1");
+    store.note(&claimed, &note).await.unwrap();
+    assert_eq!(store.notes(&claimed).await.unwrap(), [note]);
     store.abandon(&claimed, RETENTION).await.unwrap();
     assert!(matches!(reserve(store, &key).await, Reservation::Unknown));
 }
@@ -180,7 +183,7 @@ async fn the_documented_permissions_are_enough(cluster: &RedisCluster) {
 }
 
 /// Of the documentation.
-const PERMISSIONS: [&str; 16] = [
+const PERMISSIONS: [&str; 17] = [
     "ACL",
     "SETUSER",
     "app",
@@ -192,6 +195,7 @@ const PERMISSIONS: [&str; 16] = [
     "+getrange",
     "+get",
     "+set",
+    "+append",
     "+del",
     "+pexpire",
     "+pttl",

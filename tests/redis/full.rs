@@ -3,7 +3,7 @@
 use tower::Layer;
 use tower_idempotency::{
     Drain, IdempotencyLayer, RejectionKind, ScopeBy, StoreErrorKind,
-    store::{Reservation, Store},
+    store::{Note, Reservation, Steps, Store},
 };
 
 use crate::{
@@ -56,6 +56,8 @@ async fn a_full_server_refuses_new_keys_and_ends_what_it_has() {
         Reservation::InFlight { .. }
     ));
     store.renew(&renewed_claim, LEASE).await.unwrap();
+    let noted = store.note(&renewed_claim, &Note::new("step", "1")).await;
+    assert_kind(noted, StoreErrorKind::Full);
     store
         .complete(&running_claim, &response("full"), RETENTION)
         .await

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_idempotency::{
     Fingerprint, RecordKey, StoreErrorKind, Tag,
-    store::{Claim, Nonce, RecordState, Reservation, Store, Terms},
+    store::{Claim, Nonce, Note, RecordState, Reservation, Steps, Store, Terms},
 };
 
 use crate::{redis_support::*, servers::redis};
@@ -52,8 +52,14 @@ async fn a_record_is_one_string_that_lives_for_its_lease_and_retention() {
 
     let key = fresh_key();
     let abandoned = claim(&store, &key, &terms()).await;
+    store.note(&abandoned, &Note::new("ab", "c")).await.unwrap();
+    let note = b"\x01\x02ab\0\0\0\x01c";
+    let running = [&head(0, &abandoned, RETENTION)[..], note].concat();
+    assert_eq!(stored(server, &key), running);
+    assert!(lives_for(left(server, &key), LEASE + RETENTION));
     store.abandon(&abandoned, kept).await.unwrap();
-    assert_eq!(stored(server, &key), head(2, &abandoned, kept));
+    let noted = [&head(2, &abandoned, kept)[..], note].concat();
+    assert_eq!(stored(server, &key), noted);
     assert!(lives_for(left(server, &key), kept));
 
     let key = fresh_key();

@@ -2,7 +2,7 @@
 
 use tower_idempotency::{
     RecordKey, StoreError, StoreErrorKind,
-    store::{Reservation, Store},
+    store::{Note, Reservation, Store},
 };
 
 use crate::{
@@ -65,6 +65,9 @@ async fn use_it(store: &dyn Store, proxy: &Proxy) -> Vec<(&'static str, usize)> 
     count("inspect", trips(proxy, store.inspect(&key)).await);
     count("forget", trips(proxy, store.forget(&key)).await);
     let claimed = claim(store, &key, &terms).await;
+    let (steps, note) = (store.steps().unwrap(), Note::new("step", "1"));
+    count("note", trips(proxy, steps.note(&claimed, &note)).await);
+    count("notes", trips(proxy, steps.notes(&claimed)).await);
     count(
         "abandon",
         trips(proxy, store.abandon(&claimed, RETENTION)).await,
@@ -102,6 +105,11 @@ async fn a_server_that_forgets_its_scripts_gets_them_again() {
         claim(&store, &key, &terms()).await,
         claim(&store, &other, &terms()).await,
     );
+    let (steps, note) = (store.steps().unwrap(), Note::new("step", "1"));
+    forget_scripts();
+    steps.note(&one, &note).await.unwrap();
+    forget_scripts();
+    assert_eq!(steps.notes(&one).await.unwrap(), [note]);
     forget_scripts();
     store.release(&one).await.unwrap();
     forget_scripts();

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tower_idempotency::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
-    store::{Claim, Record, Reservation, Store, StoreKind, Terms},
+    store::{Claim, Note, Record, Reservation, Steps, Store, StoreKind, Terms},
 };
 
 /// The calls that a script can be for.
@@ -23,6 +23,8 @@ pub enum Call {
     Abandon,
     Inspect,
     Purge,
+    Notes,
+    Note,
 }
 
 /// What goes wrong with a call.
@@ -313,5 +315,22 @@ impl Store for FaultyStore {
 
     fn kind(&self) -> StoreKind {
         self.0.kind
+    }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        self.0.store.steps().map(|_| self as &dyn Steps)
+    }
+}
+
+#[async_trait]
+impl Steps for FaultyStore {
+    async fn notes(&self, claim: &Claim) -> Result<Vec<Note>, StoreError> {
+        let steps = self.0.store.steps().expect("it had them");
+        self.act(Call::Notes, steps.notes(claim)).await
+    }
+
+    async fn note(&self, claim: &Claim, note: &Note) -> Result<(), StoreError> {
+        let steps = self.0.store.steps().expect("it had them");
+        self.act(Call::Note, steps.note(claim, note)).await
     }
 }

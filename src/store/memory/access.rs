@@ -33,6 +33,18 @@ impl<'a> Access<'a> {
         self.now
     }
 
+    pub(super) fn budget(&self) -> &Budget {
+        self.budget
+    }
+
+    pub(super) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    pub(super) fn shard_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+
     /// All records, expired ones included.
     pub(super) fn records(&self) -> impl Iterator<Item = (&RecordKey, &Entry)> {
         self.shard.records()
@@ -101,7 +113,10 @@ impl<'a> Access<'a> {
         match self.standing(claim) {
             Standing::Completed => Ok(()),
             Standing::Abandoned | Standing::Taken => Err(StoreErrorKind::LostClaim.into()),
-            Standing::Running | Standing::Lost => {
+            standing @ (Standing::Running { .. } | Standing::Lost) => {
+                if let Standing::Running { noted: true } = standing {
+                    self.drop_notes(claim.key());
+                }
                 let kept = self.budget.bytes.try_add(response.size());
                 let state = State::Completed {
                     response: match kept {
@@ -118,7 +133,7 @@ impl<'a> Access<'a> {
 
     pub(super) fn release(&mut self, claim: &Claim) -> Result<(), StoreError> {
         match self.standing(claim) {
-            Standing::Running => {
+            Standing::Running { .. } => {
                 self.forget(claim.key());
                 Ok(())
             }
@@ -133,7 +148,7 @@ impl<'a> Access<'a> {
         match self.standing(claim) {
             Standing::Abandoned => Ok(()),
             Standing::Completed | Standing::Taken => Err(StoreErrorKind::LostClaim.into()),
-            Standing::Running | Standing::Lost => {
+            Standing::Running { .. } | Standing::Lost => {
                 let expires = self.now.saturating_add(retention);
                 self.settle(claim, State::Abandoned { expires });
                 Ok(())
@@ -144,6 +159,14 @@ impl<'a> Access<'a> {
     pub(super) fn inspect(&mut self, key: &RecordKey) -> Option<Record> {
         let now = self.now;
         Some(self.live(key)?.record(now))
+    }
+
+    /// Whether the record is the claim's, and not completed.
+    pub(super) fn may_note(&mut self, claim: &Claim) -> bool {
+        matches!(
+            self.standing(claim),
+            Standing::Running { .. } | Standing::Abandoned
+        )
     }
 
     /// Whether there was an unexpired record.
@@ -225,7 +248,9 @@ impl<'a> Access<'a> {
             None => Standing::Lost,
             Some(entry) if entry.nonce != claim.nonce() => Standing::Taken,
             Some(entry) => match entry.state {
-                State::Running { .. } => Standing::Running,
+                State::Running { .. } => Standing::Running {
+                    noted: entry.notes.is_some(),
+                },
                 State::Completed { .. } => Standing::Completed,
                 State::Abandoned { .. } => Standing::Abandoned,
             },
@@ -242,19 +267,19 @@ impl<'a> Access<'a> {
 
     fn remove(&mut self, key: &RecordKey) {
         if let Some(entry) = self.shard.remove(key) {
-            self.give_back(&entry.state);
+            self.give_back(&entry);
         }
     }
 
     fn step(&mut self) -> Option<Step> {
         let step = self.shard.step(self.now);
-        if let Some(Step::Expired(state)) = &step {
-            self.give_back(state);
+        if let Some(Step::Expired(entry)) = &step {
+            self.give_back(entry);
         }
         step
     }
 
-    fn give_back(&self, removed: &State) {
+    fn give_back(&self, removed: &Entry) {
         self.budget.entries.subtract(1);
         self.budget.bytes.subtract(removed.bytes());
     }
@@ -262,8 +287,10 @@ impl<'a> Access<'a> {
 
 /// How a claim stands to the record of its key.
 enum Standing {
-    /// Its own, unsettled, with or without a lease.
-    Running,
+    /// Its own, unsettled, with or without a lease; and whether steps of it are noted.
+    Running {
+        noted: bool,
+    },
     Completed,
     Abandoned,
     /// Another claim's.

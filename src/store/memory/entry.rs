@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::steps::Notes;
 use crate::{
     Fingerprint, RecordKey, SavedResponse,
     store::{Claim, Nonce, Record, RecordState},
@@ -17,6 +18,8 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// When the shard looks at it next; never later than it expires.
     pub(super) due: Moment,
+    /// Of an unsettled run. None, mostly, which takes one word.
+    pub(super) notes: Option<Box<Notes>>,
 }
 
 pub(super) enum State {
@@ -43,6 +46,7 @@ impl Entry {
             fence: claim.fence(),
             state,
             due,
+            notes: None,
         }
     }
 
@@ -67,6 +71,15 @@ impl Entry {
             expires_in,
         )
     }
+
+    /// What it counts for in the budget.
+    pub(super) fn bytes(&self) -> usize {
+        let notes = self.notes.as_ref().map_or(0, |notes| notes.bytes());
+        match &self.state {
+            State::Completed { response, .. } => response.size() + notes,
+            State::Running { .. } | State::Abandoned { .. } => notes,
+        }
+    }
 }
 
 impl State {
@@ -90,13 +103,5 @@ impl State {
 
     pub(super) fn is_completed(&self) -> bool {
         matches!(self, Self::Completed { .. })
-    }
-
-    /// What it counts for in the budget.
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Completed { response, .. } => response.size(),
-            Self::Running { .. } | Self::Abandoned { .. } => 0,
-        }
     }
 }

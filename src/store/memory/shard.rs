@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use super::entry::{Entry, Moment, State};
+use super::entry::{Entry, Moment};
 use crate::RecordKey;
 
 /// A part of the records, and the order in which they expire.
@@ -54,7 +54,7 @@ impl Shard {
         removed
     }
 
-    /// Takes the next entry off the queue, if it is due: the state of the record that expired and was removed,
+    /// Takes the next entry off the queue, if it is due: the record that expired and was removed,
     /// or nothing but the step taken, where the record lives on or the entry was stale.
     pub(super) fn step(&mut self, now: Moment) -> Option<Step> {
         let Reverse((due, key)) = *self.queue.peek().filter(|next| next.0.0 <= now)?;
@@ -68,10 +68,7 @@ impl Shard {
             self.queue.push(Reverse((expires, key)));
             return Some(Step::LivesOn);
         }
-        Some(
-            self.remove(&key)
-                .map_or(Step::Stale, |entry| Step::Expired(entry.state)),
-        )
+        Some(self.remove(&key).map_or(Step::Stale, Step::Expired))
     }
 
     /// A fence larger than all before it in this shard, and not below the clock.
@@ -99,7 +96,7 @@ impl Shard {
 
 /// What became of one due entry of the queue.
 pub(super) enum Step {
-    Expired(State),
+    Expired(Entry),
     LivesOn,
     Stale,
 }
@@ -115,7 +112,7 @@ mod tests {
     use super::*;
     use crate::{
         Fingerprint, Tag,
-        store::{Claim, Nonce},
+        store::{Claim, Nonce, memory::entry::State},
     };
 
     const HOUR: Duration = Duration::from_secs(3600);

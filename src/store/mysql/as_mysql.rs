@@ -95,6 +95,7 @@ macro_rules! as_mysql {
 
 mod lease_store {
     crate::__conformance_clauses!(lease, [as_mysql] super::lease());
+    crate::__conformance_clauses!(steps, [as_mysql] super::lease());
 }
 
 mod transaction_store {

@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{MySql, MySqlPool, mysql::MySqlArguments, query::Query};
+use sqlx::{MySql, MySqlPool, Row as _, mysql::MySqlArguments, query::Query};
 use tokio::time::Instant;
 
 use super::{
@@ -9,16 +9,16 @@ use super::{
     error::{failed, is_duplicate, lost_to_another},
     lease_sql::LeaseSql,
     schema::LEASES,
-    statement::{Statement, found, literal},
+    statement::{found, literal},
     upkeep::UpkeepSql,
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
-        Claim, Record, Reservation, Store, StoreKind, TableName, Terms,
+        Claim, Note, Record, Reservation, Steps, Store, StoreKind, TableName, Terms,
         sql::{
             Found, State, Stored, from_micros,
-            leases::{self, LeaseDialect, Looked, Settled},
+            leases::{self, LeaseDialect, Looked, RowNotes, Settled},
             retry, to_micros,
         },
     },
@@ -174,6 +174,21 @@ impl Store for LeaseStore {
     fn kind(&self) -> StoreKind {
         StoreKind::Lease
     }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Steps for LeaseStore {
+    async fn notes(&self, claim: &Claim) -> Result<Vec<Note>, StoreError> {
+        leases::notes(self, claim).await
+    }
+
+    async fn note(&self, claim: &Claim, note: &Note) -> Result<(), StoreError> {
+        leases::note(self, claim, note).await
+    }
 }
 
 impl LeaseStore {
@@ -240,6 +255,7 @@ impl LeaseDialect for LeaseStore {
             return Ok(None);
         };
         let claim = self.sql.claim_over.committed(&[
+            attempt.to_string(),
             fingerprint.tag().to_u16().to_string(),
             literal(fingerprint.digest()),
             literal(terms.nonce().as_bytes()),
@@ -282,14 +298,19 @@ impl LeaseDialect for LeaseStore {
             retention: to_micros(retention),
             response: settled.encoded(),
         };
+        let nonce = || claim.nonce().as_bytes().to_vec();
         let settle = || {
-            let query = row.bind(&self.sql.settle);
-            query.bind(claim.nonce().as_bytes().to_vec())
+            let is_abandoned = matches!(settled, Settled::Abandoned);
+            let query = self.sql.settle.query().bind(is_abandoned).bind(nonce());
+            row.bind(query).bind(nonce())
         };
         if self.write(settle).await? {
             return Ok(true);
         }
-        let insert = || self.database.execute_once(row.bind(&self.sql.settle_lost));
+        let insert = || {
+            self.database
+                .execute_once(row.bind(self.sql.settle_lost.query()))
+        };
         match retry(lost_to_another(), insert).await {
             Ok(_) => Ok(true),
             Err(error) if is_duplicate(&error) => Ok(false),
@@ -298,15 +319,33 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn release_row(&self, claim: &Claim) -> Result<bool, StoreError> {
-        let release = || {
-            self.sql
-                .release
-                .query()
-                .bind(&claim.key().as_bytes()[..])
-                .bind(claim.nonce().as_bytes().to_vec())
-        };
+        let release = || of_claim(self.sql.release.query(), claim);
         self.write(release).await
     }
+
+    async fn note_row(&self, claim: &Claim, appended: &[u8]) -> Result<bool, StoreError> {
+        let note = || of_claim(self.sql.note.query().bind(appended.to_vec()), claim);
+        self.write(note).await
+    }
+
+    async fn row_notes(&self, claim: &Claim) -> Result<Option<RowNotes>, StoreError> {
+        let rows = self
+            .database
+            .fetch(|| of_claim(self.sql.notes.query(), claim))
+            .await?;
+        let row = rows.first().map(|row| row.try_get(0));
+        row.transpose().map_err(failed)
+    }
+}
+
+/// With the row's key and nonce as the next arguments.
+fn of_claim<'q>(
+    query: Query<'q, MySql, MySqlArguments>,
+    claim: &'q Claim,
+) -> Query<'q, MySql, MySqlArguments> {
+    query
+        .bind(&claim.key().as_bytes()[..])
+        .bind(claim.nonce().as_bytes().to_vec())
 }
 
 /// Whether the row is the claim that this call has written. If an earlier one with the same nonce did, the lease began before.
@@ -326,13 +365,15 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn bind(&self, statement: &Statement) -> Query<'_, MySql, MySqlArguments> {
+    fn bind<'q>(
+        &'q self,
+        query: Query<'q, MySql, MySqlArguments>,
+    ) -> Query<'q, MySql, MySqlArguments> {
         let lease_left = match self.settled {
             Settled::Completed(_) => self.retention,
             Settled::Abandoned => 0,
         };
-        statement
-            .query()
+        query
             .bind(i64::from(self.claim.fingerprint().tag().to_u16()))
             .bind(&self.claim.fingerprint().digest()[..])
             .bind(self.claim.nonce().as_bytes().to_vec())

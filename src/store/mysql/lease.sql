@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS tower_idempotency_leases (
     lease_end       BIGINT     NOT NULL, -- of a completed record: the same as expires
     expires         BIGINT     NOT NULL,
     response        LONGBLOB,
+    steps           LONGBLOB, -- of a run that isn't completed: what it has done, each note appended
     PRIMARY KEY (record_key),
     KEY expires (expires)
 ) ENGINE = InnoDB COMMENT = 'tower-idempotency leases, schema version 1';

@@ -20,7 +20,7 @@ FROM (SELECT {now} AS micros) AS clock LEFT JOIN {table} ON record_key = ?";
 
 /// The claim over the row of this nonce and state, if it is over by now. The fence is told as the id of what was inserted last.
 const CLAIM_OVER: &str = "
-UPDATE {table} SET fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?,
+UPDATE {table} SET steps = IF(? > 1, steps, NULL), fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?,
     fence = LAST_INSERT_ID(GREATEST(fence + 1, {now})), state = 0, lease_end = {now} + ?, expires = {now} + ?, response = NULL
 WHERE record_key = ? AND nonce = ? AND state = ? AND lease_end <= {now}";
 
@@ -29,9 +29,9 @@ const RENEW: &str = "
 UPDATE {table} SET expires = {now} + ? + (expires - lease_end), lease_end = {now} + ?
 WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 
-/// Over the claim's own running record, or over an expired one.
+/// Over the claim's own running record, or over an expired one. The notes come first, which look at the nonce that was there.
 const SETTLE: &str = "
-UPDATE {table} SET fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?, fence = GREATEST(fence, ?), state = ?,
+UPDATE {table} SET steps = IF(? AND nonce = ?, steps, NULL), fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?, fence = GREATEST(fence, ?), state = ?,
     lease_end = {now} + ?, expires = {now} + ?, response = ?
 WHERE record_key = ? AND ((nonce = ? AND state = 0) OR expires - {now} <= 0)";
 
@@ -40,14 +40,22 @@ const SETTLE_LOST: &str = "
 INSERT INTO {table} (fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires, response, record_key)
 VALUES (?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?, ?)";
 
+/// Appends to the notes. Both are bytes, so that no character set is of account.
+const NOTE: &str = "
+UPDATE {table} SET steps = CONCAT(COALESCE(steps, x''), ?)
+WHERE record_key = ? AND nonce = ? AND state <> 1 AND expires - {now} > 0";
+
+const NOTES: &str = "
+SELECT steps FROM {table} WHERE record_key = ? AND nonce = ? AND state <> 1 AND expires - {now} > 0";
+
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
-UPDATE {table} SET lease_end = {now}, expires = {now}
+UPDATE {table} SET steps = NULL, lease_end = {now}, expires = {now}
 WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
-UPDATE {table} SET state = 2, response = NULL, lease_end = {now}, expires = {now}
+UPDATE {table} SET state = 2, response = NULL, steps = NULL, lease_end = {now}, expires = {now}
 WHERE record_key = ? AND expires - {now} > 0";
 
 /// The statements with a table's name in them.
@@ -59,6 +67,8 @@ pub(super) struct LeaseSql {
     pub(super) renew: Statement,
     pub(super) settle: Statement,
     pub(super) settle_lost: Statement,
+    pub(super) note: Statement,
+    pub(super) notes: Statement,
     pub(super) release: Statement,
     pub(super) forget: Statement,
 }
@@ -78,6 +88,8 @@ impl LeaseSql {
             renew: statement(RENEW),
             settle: statement(SETTLE),
             settle_lost: statement(SETTLE_LOST),
+            note: statement(NOTE),
+            notes: statement(NOTES),
             release: statement(RELEASE),
             forget: statement(FORGET),
         }

@@ -28,6 +28,7 @@ pub(super) const LEASES: Schema = Schema {
         ("lease_end", "bigint"),
         ("expires", "bigint"),
         ("response", "longblob"),
+        ("steps", "longblob"),
     ],
 };
 
@@ -45,6 +46,9 @@ pub(super) const TRANSACTIONS: Schema = Schema {
         ("response", "longblob"),
     ],
 };
+
+/// What a record has none of as long as there is none.
+const NULLABLE: [&str; 2] = ["response", "steps"];
 
 /// The version of the tables that this release makes and knows.
 const VERSION: u32 = 1;
@@ -114,7 +118,7 @@ impl Schema {
                 Some(column) if column.kind != *kind => {
                     problems.push(format!("column {name} is {}, and not {kind}", column.kind));
                 }
-                Some(column) if column.is_nullable != (*name == "response") => {
+                Some(column) if column.is_nullable != NULLABLE.contains(name) => {
                     let null = if column.is_nullable {
                         "NULL"
                     } else {

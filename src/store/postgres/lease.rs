@@ -14,10 +14,10 @@ use super::{
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
-        Claim, Record, Reservation, Store, StoreKind, TableName, Terms,
+        Claim, Note, Record, Reservation, Steps, Store, StoreKind, TableName, Terms,
         sql::{
             Columns, Found, Stored,
-            leases::{self, LeaseDialect, Looked, Settled},
+            leases::{self, LeaseDialect, Looked, RowNotes, Settled},
         },
     },
 };
@@ -164,6 +164,21 @@ impl Store for LeaseStore {
     fn kind(&self) -> StoreKind {
         StoreKind::Lease
     }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Steps for LeaseStore {
+    async fn notes(&self, claim: &Claim) -> Result<Vec<Note>, StoreError> {
+        leases::notes(self, claim).await
+    }
+
+    async fn note(&self, claim: &Claim, note: &Note) -> Result<(), StoreError> {
+        leases::note(self, claim, note).await
+    }
 }
 
 impl LeaseDialect for LeaseStore {
@@ -284,6 +299,24 @@ impl LeaseDialect for LeaseStore {
         let arguments = [claim.key().into(), Argument::nonce(&nonce)];
         self.wrote(&self.sql.release, &arguments).await
     }
+
+    async fn note_row(&self, claim: &Claim, appended: &[u8]) -> Result<bool, StoreError> {
+        let nonce = claim.nonce();
+        let arguments = [
+            claim.key().into(),
+            Argument::nonce(&nonce),
+            Argument::Response(Some(appended)),
+        ];
+        self.wrote(&self.sql.note, &arguments).await
+    }
+
+    async fn row_notes(&self, claim: &Claim) -> Result<Option<RowNotes>, StoreError> {
+        let nonce = claim.nonce();
+        let arguments = [claim.key().into(), Argument::nonce(&nonce)];
+        let rows = self.database.run(&self.sql.notes, &arguments).await?;
+        let row = rows.first().map(|row| bytes(row, 0));
+        row.transpose().map_err(failed)
+    }
 }
 
 /// A row of the table as it is read, behind the clock.
@@ -318,5 +351,6 @@ const SCHEMA: Schema = Schema {
         ("fingerprint", "bytea", true),
         ("nonce", "bytea", true),
         ("response", "bytea", false),
+        ("steps", "bytea", false),
     ],
 };

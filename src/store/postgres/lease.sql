@@ -11,7 +11,8 @@ CREATE TABLE IF NOT EXISTS tower_idempotency_leases (
     state           SMALLINT NOT NULL, -- running, completed, abandoned
     fingerprint     BYTEA    NOT NULL,
     nonce           BYTEA    NOT NULL,
-    response        BYTEA
+    response        BYTEA,
+    steps           BYTEA -- of a run that isn't completed: what it has done, each note appended
 );
 
 CREATE INDEX IF NOT EXISTS tower_idempotency_leases_expires ON tower_idempotency_leases (expires);

@@ -15,6 +15,8 @@ pub(super) struct LeaseSql {
     pub(super) claim_over: Statement,
     pub(super) renew: Statement,
     pub(super) settle: Statement,
+    pub(super) note: Statement,
+    pub(super) notes: Statement,
     pub(super) release: Statement,
     pub(super) forget: Statement,
     pub(super) purge: Statement,
@@ -29,6 +31,8 @@ impl LeaseSql {
             claim_over: statement(CLAIM_OVER),
             renew: statement(RENEW),
             settle: statement(SETTLE),
+            note: statement(NOTE),
+            notes: statement(NOTES),
             release: statement(RELEASE),
             forget: statement(FORGET),
             purge: statement(upkeep::PURGE),
@@ -68,7 +72,8 @@ FROM (SELECT {now} AS now) AS clock
 ON CONFLICT (record_key) DO UPDATE SET
     fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
     attempt = excluded.attempt, fence = greatest(record.fence + 1, excluded.fence), state = 0,
-    lease_end = excluded.lease_end, expires = excluded.expires, response = NULL
+    lease_end = excluded.lease_end, expires = excluded.expires, response = NULL,
+    steps = CASE WHEN excluded.attempt > 1 THEN record.steps END
 WHERE record.nonce = $6::bytea AND record.state = $7::bigint AND record.lease_end <= {now}
 RETURNING fence, {own} AS is_own";
 
@@ -93,14 +98,28 @@ FROM (SELECT {now} AS now) AS clock
 ON CONFLICT (record_key) DO UPDATE SET
     fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
     attempt = excluded.attempt, fence = greatest(record.fence, excluded.fence), state = excluded.state,
-    lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response
+    lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response,
+    steps = CASE WHEN record.nonce = excluded.nonce AND excluded.state = 2 THEN record.steps END
 WHERE (record.nonce = excluded.nonce AND record.state = 0) OR record.expires <= {now}
 RETURNING true, {own} AS is_own";
+
+/// Appends to the notes.
+const NOTE: &str = "
+WITH written AS (
+    UPDATE {table} SET steps = coalesce(steps, ''::bytea) || $3::bytea
+    WHERE record_key = $1::bytea AND nonce = $2::bytea AND state <> 1 AND expires > {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
+
+const NOTES: &str = "
+SELECT steps, {own} AS is_own FROM {table}
+WHERE record_key = $1::bytea AND nonce = $2::bytea AND state <> 1 AND expires > {now}";
 
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
 WITH written AS (
-    UPDATE {table} SET lease_end = now, expires = now
+    UPDATE {table} SET steps = NULL, lease_end = now, expires = now
     FROM (SELECT {now} AS now) AS clock
     WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
     RETURNING true
@@ -110,7 +129,7 @@ SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
 WITH written AS (
-    UPDATE {table} SET state = 2, response = NULL, lease_end = now, expires = now
+    UPDATE {table} SET state = 2, response = NULL, steps = NULL, lease_end = now, expires = now
     FROM (SELECT {now} AS now) AS clock
     WHERE record_key = $1::bytea AND expires > {now}
     RETURNING true
@@ -130,6 +149,8 @@ mod tests {
             sql.claim_over,
             sql.renew,
             sql.settle,
+            sql.note,
+            sql.notes,
             sql.release,
             sql.forget,
             sql.purge,

@@ -1,9 +1,9 @@
 //! Postgres through sqlx and the user's own pool.
 
+mod bytea;
 mod database;
 mod dialect;
 mod error;
-mod hex;
 mod lease;
 mod lease_sql;
 mod listing;

@@ -6,10 +6,13 @@ use sqlx::{
     query::Query,
 };
 
-use super::hex;
+use super::bytea::bytea;
 use crate::{
     Fingerprint, RecordKey,
-    store::{Claim, Nonce, TableName, sql::to_micros},
+    store::{
+        Claim, Nonce, TableName,
+        sql::{hex, to_micros},
+    },
 };
 
 /// The database's clock in microseconds since 1970. Not `now()`, which stands still within a transaction.
@@ -31,7 +34,7 @@ pub(super) struct Statement(SqlStr);
 pub(super) enum Argument<'a> {
     Bytes(Option<&'a [u8]>),
     Number(Option<i64>),
-    /// What statements with their arguments in the text can't have: texts get into logs.
+    /// A response or a note: what statements with their arguments in the text can't have, since texts get into logs.
     Response(Option<&'a [u8]>),
 }
 
@@ -173,7 +176,7 @@ pub(super) fn bytes(row: &PgRow, index: usize) -> Result<Option<Vec<u8>>, sqlx::
     let raw = value.as_bytes().map_err(sqlx::Error::Decode)?;
     match value.format() {
         PgValueFormat::Binary => Ok(Some(raw.to_vec())),
-        PgValueFormat::Text => hex::bytea(raw)
+        PgValueFormat::Text => bytea(raw)
             .map(Some)
             .ok_or_else(|| sqlx::Error::Decode("neither form of a bytea".into())),
     }

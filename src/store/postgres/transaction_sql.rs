@@ -1,9 +1,12 @@
 //! The statements of the transaction store. None binds a time: the database's clock is in the text, and only durations are bound.
 
-use super::{hex, statement::Statement, upkeep};
+use super::{statement::Statement, upkeep};
 use crate::{
     RecordKey,
-    store::{Nonce, TableName, Terms, sql::transactions::SAVEPOINT},
+    store::{
+        Nonce, TableName, Terms,
+        sql::{hex, transactions::SAVEPOINT},
+    },
 };
 
 /// The statements, for one table.

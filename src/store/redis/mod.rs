@@ -7,6 +7,7 @@ mod listing;
 mod record;
 mod scan;
 mod script;
+mod steps;
 mod store;
 
 pub use self::store::RedisStore;

@@ -4,7 +4,7 @@
 //! format: u8 = 1 | state: u8 | attempt: u32 | fence: u64 | retention: u64 ms | fingerprint: tag u16, 32 bytes | nonce: 16 bytes | response
 //! ```
 //!
-//! The scripts read them too.
+//! Until the run is completed, the notes of its steps are in the place of the response, where they can be appended. The scripts read them too.
 
 use std::time::Duration;
 

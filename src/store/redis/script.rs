@@ -29,6 +29,8 @@ pub(super) static RENEW: Script = script!("renew");
 pub(super) static SETTLE: Script = script!("settle");
 pub(super) static RELEASE: Script = script!("release");
 pub(super) static READ: Script = script!("read");
+pub(super) static NOTE: Script = script!("note");
+pub(super) static NOTES: Script = script!("notes");
 pub(super) static FORGET: Script = script!("forget");
 
 /// One call of a script.

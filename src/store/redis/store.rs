@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
-    store::{Claim, Record, Reservation, Store, StoreKind, Takeover, Terms},
+    store::{Claim, Record, Reservation, Steps, Store, StoreKind, Takeover, Terms},
 };
 
 /// A lease store in Redis (6.2 or later) or Valkey, on one server or a cluster.
@@ -49,7 +49,7 @@ use crate::{
 /// - `maxmemory-policy noeviction`, which is the default: any other may drop records before their time, and is [refused](Self::check).
 ///   A server that is full refuses new keys with [`Full`](StoreErrorKind::Full), and takes the responses of those that it has.
 /// - Memory: about 280 bytes for each record, and its response.
-/// - The user needs `+evalsha +eval +getrange +get +set +del +pexpire +pttl +time +ping` on `~prefix:*`, `+config|get` for the check,
+/// - The user needs `+evalsha +eval +getrange +get +set +append +del +pexpire +pttl +time +ping` on `~prefix:*`, `+config|get` for the check,
 ///   `+wait` for replicas, `+cluster|slots` on a cluster, and `+select` for a numbered database.
 /// - [`purge_expired`](Store::purge_expired) does nothing, and no [`Purger`](crate::Purger) is needed.
 ///
@@ -128,8 +128,8 @@ impl RedisStore {
         self
     }
 
-    /// Waits until this many replicas have a claim before its handler runs, and a response before it counts as saved
-    /// (default: none).
+    /// Waits until this many replicas have a claim before its handler runs, a note before its step is over, and a response before
+    /// it counts as saved (default: none).
     ///
     /// A claim that they don't have within `limit` is given back, and the request gets 503 `store_unavailable`. A response that
     /// they don't have is the caller's all the same, and sent again in the background. What a failover loses is then what the
@@ -186,7 +186,7 @@ impl RedisStore {
         format!("{}:{{{digest}}}", self.prefix)
     }
 
-    async fn call<T: FromRedisValue>(
+    pub(super) async fn call<T: FromRedisValue>(
         &self,
         script: &'static Script,
         key: &RecordKey,
@@ -203,7 +203,7 @@ impl RedisStore {
     }
 
     /// Likewise, and waits for the replicas: the second result tells whether enough of them have what was written.
-    async fn call_replicated<T: FromRedisValue>(
+    pub(super) async fn call_replicated<T: FromRedisValue>(
         &self,
         script: &'static Script,
         key: &RecordKey,
@@ -279,7 +279,7 @@ impl Replicas {
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// What the scripts answer that write for a claim.
-fn was_its_own(answer: bool) -> Result<(), StoreError> {
+pub(super) fn was_its_own(answer: bool) -> Result<(), StoreError> {
     answer.then_some(()).ok_or(StoreErrorKind::LostClaim.into())
 }
 
@@ -374,6 +374,10 @@ impl Store for RedisStore {
 
     fn kind(&self) -> StoreKind {
         StoreKind::Lease
+    }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(self)
     }
 }
 

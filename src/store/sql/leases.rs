@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::{Decision, Found, State, Stored, decide};
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
-    store::{Claim, Reservation, Terms},
+    store::{
+        Claim, Note, Reservation, Terms,
+        notes::{decoded, encoded},
+    },
 };
 
 /// The statements of a lease store, each atomic and committed by itself.
@@ -49,7 +52,20 @@ pub(crate) trait LeaseDialect: Sync {
     /// Frees the claim's running row. False if it isn't there.
     fn release_row(&self, claim: &Claim) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Whether the row's owner is just renewing or settling it in this process.
+    /// Appends to the notes of the claim's row. False if it isn't there, has expired or is completed.
+    fn note_row(
+        &self,
+        claim: &Claim,
+        appended: &[u8],
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// The notes of that row, if it has any.
+    fn row_notes(
+        &self,
+        claim: &Claim,
+    ) -> impl Future<Output = Result<Option<RowNotes>, StoreError>> + Send;
+
+    /// Whether the row's owner is just writing to it in this process.
     fn is_busy(&self, _stored: &Stored) -> bool {
         false
     }
@@ -62,6 +78,9 @@ pub(crate) enum Looked {
     /// A row came or went meanwhile.
     LookAgain,
 }
+
+/// The column of a row's notes, NULL if there are none.
+pub(crate) type RowNotes = Option<Vec<u8>>;
 
 /// How a claim is settled that keeps its row.
 #[derive(Clone, Copy)]
@@ -150,6 +169,27 @@ pub(crate) async fn settle<D: LeaseDialect>(
             // It expired in between, so it is the claim's to write.
             None => {}
         }
+    }
+}
+
+pub(crate) async fn note<D: LeaseDialect>(
+    dialect: &D,
+    claim: &Claim,
+    note: &Note,
+) -> Result<(), StoreError> {
+    if dialect.note_row(claim, &encoded(note)?).await? {
+        return Ok(());
+    }
+    Err(StoreErrorKind::LostClaim.into())
+}
+
+pub(crate) async fn notes<D: LeaseDialect>(
+    dialect: &D,
+    claim: &Claim,
+) -> Result<Vec<Note>, StoreError> {
+    match dialect.row_notes(claim).await? {
+        Some(notes) => decoded(&notes.unwrap_or_default()),
+        None => Err(StoreErrorKind::LostClaim.into()),
     }
 }
 

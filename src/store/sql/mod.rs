@@ -5,6 +5,7 @@ mod decide;
 mod driver_error;
 mod fences;
 mod guarded;
+pub(crate) mod hex;
 pub(crate) mod leases;
 mod limit;
 pub(crate) mod listing;
@@ -34,5 +35,5 @@ pub(crate) use self::{
     registry::{Busy, Entry, Registry},
     report::{report_unknown_not_written, report_unused},
     slot::{End, Lent, NotTaken, Returned, Slot},
-    stored::{Columns, Found, State, Stored},
+    stored::{Columns, Found, State, Stored, corrupt},
 };

@@ -131,7 +131,7 @@ fn bytes<const N: usize>(column: Option<Vec<u8>>) -> Result<[u8; N], StoreError>
         .ok_or_else(corrupt)
 }
 
-pub(super) fn corrupt() -> StoreError {
+pub(crate) fn corrupt() -> StoreError {
     StoreError::new(
         StoreErrorKind::Other,
         "a row of the record table can't be read",

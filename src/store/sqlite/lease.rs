@@ -13,10 +13,10 @@ use super::{
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
-        Claim, Record, Reservation, Store, StoreKind, Terms,
+        Claim, Note, Record, Reservation, Steps, Store, StoreKind, Terms,
         sql::{
-            Columns, Found, Stored,
-            leases::{self, LeaseDialect, Looked, Settled},
+            Columns, Found, Stored, corrupt, hex,
+            leases::{self, LeaseDialect, Looked, RowNotes, Settled},
             to_micros,
         },
     },
@@ -91,7 +91,7 @@ impl LeaseStore {
     ///
     /// # Errors
     ///
-    /// If the table is missing or was made by a later release, if SQLite is older than 3.37, or if the database fails.
+    /// If the table is missing, lacks a column or was made by a later release, if SQLite is older than 3.37, or if the database fails.
     pub async fn check(&self) -> Result<(), StoreError> {
         schema::check(&self.pool, &SCHEMA).await
     }
@@ -157,6 +157,22 @@ impl Store for LeaseStore {
 
     fn kind(&self) -> StoreKind {
         StoreKind::Lease
+    }
+
+    fn steps(&self) -> Option<&dyn Steps> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Steps for LeaseStore {
+    async fn notes(&self, claim: &Claim) -> Result<Vec<Note>, StoreError> {
+        leases::notes(self, claim).await
+    }
+
+    async fn note(&self, claim: &Claim, note: &Note) -> Result<(), StoreError> {
+        let _busy = self.busy.with(claim.nonce());
+        leases::note(self, claim, note).await
     }
 }
 
@@ -255,6 +271,28 @@ impl LeaseDialect for LeaseStore {
         Ok(released.rows_affected() > 0)
     }
 
+    async fn note_row(&self, claim: &Claim, appended: &[u8]) -> Result<bool, StoreError> {
+        let noted = sqlx::query(sql::NOTE)
+            .bind(&claim.key().as_bytes()[..])
+            .bind(&claim.nonce().as_bytes()[..])
+            .bind(appended)
+            .execute(&self.pool)
+            .await
+            .map_err(failed)?;
+        Ok(noted.rows_affected() > 0)
+    }
+
+    async fn row_notes(&self, claim: &Claim) -> Result<Option<RowNotes>, StoreError> {
+        let notes: Option<Option<String>> = sqlx::query_scalar(sql::NOTES)
+            .bind(&claim.key().as_bytes()[..])
+            .bind(&claim.nonce().as_bytes()[..])
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed)?;
+        let bytes = |digits: String| hex::decode(digits.as_bytes()).ok_or_else(corrupt);
+        notes.map(|notes| notes.map(bytes).transpose()).transpose()
+    }
+
     fn is_busy(&self, stored: &Stored) -> bool {
         self.busy.contains(stored.nonce)
     }
@@ -263,4 +301,17 @@ impl LeaseDialect for LeaseStore {
 const SCHEMA: Schema = Schema {
     name: "leases",
     script: include_str!("lease.sql"),
+    columns: &[
+        "record_key",
+        "fingerprint_tag",
+        "fingerprint",
+        "nonce",
+        "attempt",
+        "fence",
+        "state",
+        "lease_end",
+        "expires",
+        "response",
+        "steps",
+    ],
 };

@@ -15,7 +15,8 @@ CREATE TABLE IF NOT EXISTS tower_idempotency_leases (
     state           INTEGER NOT NULL CHECK (state IN (0, 1, 2)), -- running, completed, abandoned
     lease_end       INTEGER NOT NULL, -- of a completed record: the same as expires
     expires         INTEGER NOT NULL CHECK (expires >= lease_end),
-    response        BLOB
+    response        BLOB,
+    steps           TEXT -- of a run that isn't completed: what it has done, each note appended, in hexadecimal digits
 ) STRICT;
 
 -- A rowid table with an index: WITHOUT ROWID costs twice as much for wide rows under random keys.

@@ -18,7 +18,8 @@ pub(super) const CLAIM: &str = concat!(
      ON CONFLICT (record_key) DO UPDATE SET
          fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
          attempt = excluded.attempt, fence = max(record.fence + 1, excluded.fence), state = 0,
-         lease_end = excluded.lease_end, expires = excluded.expires, response = NULL
+         lease_end = excluded.lease_end, expires = excluded.expires, response = NULL,
+         steps = CASE WHEN excluded.attempt > 1 THEN record.steps END
      WHERE record.nonce = ?6 AND record.state = ?7 AND record.lease_end <= ", now!(), "
      RETURNING fence"
 );
@@ -44,13 +45,27 @@ pub(super) const SETTLE: &str = concat!(
      ON CONFLICT (record_key) DO UPDATE SET
          fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
          attempt = excluded.attempt, fence = max(record.fence, excluded.fence), state = excluded.state,
-         lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response
+         lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response,
+         steps = CASE WHEN record.nonce = excluded.nonce AND excluded.state = 2 THEN record.steps END
      WHERE (record.nonce = excluded.nonce AND record.state = 0) OR record.expires <= ", now!()
+);
+
+/// Appends to the notes, which are digits: what `||` makes of blobs is a text, and loses bytes where a database is in UTF-16.
+pub(super) const NOTE: &str = concat!(
+    "UPDATE tower_idempotency_leases SET steps = coalesce(steps, '') || hex(?3)
+     WHERE record_key = ?1 AND nonce = ?2 AND state <> 1 AND expires > ",
+    now!()
+);
+
+pub(super) const NOTES: &str = concat!(
+    "SELECT steps FROM tower_idempotency_leases
+     WHERE record_key = ?1 AND nonce = ?2 AND state <> 1 AND expires > ",
+    now!()
 );
 
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 pub(super) const RELEASE: &str = concat!(
-    "UPDATE tower_idempotency_leases SET lease_end = ",
+    "UPDATE tower_idempotency_leases SET steps = NULL, lease_end = ",
     now!(),
     ", expires = ",
     now!(),
@@ -61,7 +76,7 @@ pub(super) const RELEASE: &str = concat!(
 
 /// Likewise; what was saved is erased at once.
 pub(super) const FORGET: &str = concat!(
-    "UPDATE tower_idempotency_leases SET state = 2, response = NULL, lease_end = ",
+    "UPDATE tower_idempotency_leases SET state = 2, response = NULL, steps = NULL, lease_end = ",
     now!(),
     ", expires = ",
     now!(),
@@ -84,7 +99,9 @@ mod tests {
 
     #[test]
     fn no_statement_binds_a_time() {
-        for sql in [READ, CLAIM, RENEW, SETTLE, RELEASE, FORGET, PURGE] {
+        for sql in [
+            READ, CLAIM, RENEW, SETTLE, NOTE, NOTES, RELEASE, FORGET, PURGE,
+        ] {
             assert!(sql.contains(now!()), "the clock is SQLite's: {sql}");
             for column in ["lease_end", "expires"] {
                 for operator in ["=", "<", ">", "<=", ">="] {

@@ -12,6 +12,8 @@ async fn no_statement_reads_a_whole_table() {
         lease_sql::CLAIM,
         lease_sql::RENEW,
         lease_sql::SETTLE,
+        lease_sql::NOTE,
+        lease_sql::NOTES,
         lease_sql::RELEASE,
         lease_sql::FORGET,
         lease_sql::PURGE,

@@ -3,10 +3,11 @@ use sqlx::{Connection, SqliteConnection, SqlitePool};
 use super::error::failed;
 use crate::{StoreError, StoreErrorKind};
 
-/// A table of ours: its name among the schema versions, and the shipped file that makes it.
+/// A table of ours: its name among the schema versions, the shipped file that makes it, and the columns that it then has.
 pub(super) struct Schema {
     pub(super) name: &'static str,
     pub(super) script: &'static str,
+    pub(super) columns: &'static [&'static str],
 }
 
 /// The version of the tables that this release makes and knows.
@@ -57,7 +58,7 @@ pub(super) async fn check(pool: &SqlitePool, schema: &Schema) -> Result<(), Stor
 async fn is_there(connection: &mut SqliteConnection, schema: &Schema) -> Result<bool, StoreError> {
     match version(connection, schema).await? {
         None => Ok(false),
-        Some(VERSION) => Ok(true),
+        Some(VERSION) => check_columns(connection, schema).await.map(|()| true),
         Some(other) => Err(StoreError::new(
             StoreErrorKind::Other,
             format!(
@@ -66,6 +67,31 @@ async fn is_there(connection: &mut SqliteConnection, schema: &Schema) -> Result<
             ),
         )),
     }
+}
+
+/// A table of this version may have been made before its first release, or by hand.
+async fn check_columns(
+    connection: &mut SqliteConnection,
+    schema: &Schema,
+) -> Result<(), StoreError> {
+    let table = format!("tower_idempotency_{}", schema.name);
+    let found: Vec<String> = sqlx::query_scalar("SELECT name FROM pragma_table_info(?)")
+        .bind(&table)
+        .fetch_all(connection)
+        .await
+        .map_err(failed)?;
+    let is_missing = |column: &&&str| !found.iter().any(|found| found == **column);
+    let missing: Vec<&str> = schema.columns.iter().filter(is_missing).copied().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Other,
+        format!(
+            "the table `{table}` lacks {}: `migrate()` makes it where there is none",
+            missing.join(", ")
+        ),
+    ))
 }
 
 async fn version(

@@ -388,4 +388,13 @@ fn no_savepoint(error: sqlx::Error) -> NotCommitted {
 const SCHEMA: Schema = Schema {
     name: "transactions",
     script: include_str!("transaction.sql"),
+    columns: &[
+        "record_key",
+        "fingerprint_tag",
+        "fingerprint",
+        "nonce",
+        "fence",
+        "expires",
+        "response",
+    ],
 };

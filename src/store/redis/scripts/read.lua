@@ -5,4 +5,4 @@ local left = record and redis.call('PTTL', KEYS[1])
 if not record or left == 0 then
     return false
 end
-return unreadable(record) or {left, record}
+return unreadable(record) or {left, without_notes(record)}

@@ -31,6 +31,11 @@ local function head()
     end
 end
 
+-- The record without the notes of its run, which only a step asks for.
+local function without_notes(record)
+    return state_of(record) == COMPLETED and record or string.sub(record, 1, 72)
+end
+
 -- An error, to be returned, if that is no record that this release can read.
 local function unreadable(record)
     local format = string.byte(record)

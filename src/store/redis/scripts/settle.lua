@@ -15,6 +15,10 @@ if record then
     elseif state_of(record) ~= RUNNING then
         return 0
     end
+    if state_of(settled) == ABANDONED then
+        -- What it has done is for the run that takes over.
+        settled = settled .. redis.call('GETRANGE', KEYS[1], 72, -1)
+    end
     -- A full server refuses a script's SET, but not behind a write that it allows.
     local refused = failed('PEXPIRE', KEYS[1], retention)
     if refused then

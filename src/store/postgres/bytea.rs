@@ -1,16 +1,6 @@
-//! Bytes as Postgres reads and writes them in text.
+//! Bytes as Postgres writes them in text.
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
-
-/// Appends two digits for each byte.
-pub(super) fn encode(bytes: &[u8], text: &mut String) {
-    text.reserve(bytes.len() * 2);
-    let digit = |value: u8| char::from(*DIGITS.get(usize::from(value)).unwrap_or(&b'0'));
-    for byte in bytes {
-        text.push(digit(byte >> 4));
-        text.push(digit(byte & 15));
-    }
-}
+use crate::store::sql::hex::decode;
 
 /// Reads a `bytea` in either form of `bytea_output`.
 pub(super) fn bytea(text: &[u8]) -> Option<Vec<u8>> {
@@ -18,17 +8,6 @@ pub(super) fn bytea(text: &[u8]) -> Option<Vec<u8>> {
         Some(digits) => decode(digits),
         None => unescape(text),
     }
-}
-
-fn decode(digits: &[u8]) -> Option<Vec<u8>> {
-    let (pairs, rest) = digits.as_chunks::<2>();
-    let pair = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
-    rest.is_empty().then(|| pairs.iter().map(pair).collect())?
-}
-
-fn digit(digit: u8) -> Option<u8> {
-    let value = char::from(digit).to_digit(16)?;
-    u8::try_from(value).ok()
 }
 
 /// `\\` is a backslash, `\nnn` any other byte that isn't printed.
@@ -62,6 +41,7 @@ fn unescape(mut text: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::sql::hex::encode;
 
     #[test]
     fn both_forms_of_a_bytea_are_read() {
