@@ -57,7 +57,9 @@ impl Sdk {
         let of = |path: PathBuf| std::fs::read(path).ok();
         let installed = of(environment.join("requirements.txt"));
         if installed.is_none() || installed != of(beside("requirements.txt")) {
-            return external::missing("Stripe's SDK for Python (scripts/venv stripe-sdk tests/stripe_sdk)");
+            return external::missing(
+                "Stripe's SDK for Python (scripts/venv stripe-sdk tests/stripe_sdk)",
+            );
         }
         Some(Self(environment.join("bin/python")))
     }
