@@ -28,6 +28,6 @@ events! {
     info run_again(record_key: &RecordKey = tracing::field::debug(record_key), retry: u32 = retry) "the transaction lost against another one, the handler runs again";
     warn purge_failed(error: &StoreError = error as &(dyn std::error::Error + 'static)) "expired records were not purged";
     debug purged(count: u64 = count) "expired records were purged";
-    error outcome_pending(record_key: &RecordKey = tracing::field::debug(record_key)) "whether the transaction was committed is not known";
+    error outcome_pending(record_key: &RecordKey = tracing::field::debug(record_key)) "whether the operation took effect is not known yet";
     info not_kept(record_key: &RecordKey = tracing::field::debug(record_key), reason: &'static str = reason) "the response is not kept";
 }

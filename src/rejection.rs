@@ -44,14 +44,15 @@ pub enum RejectionKind {
     HandlerFailed,
     /// 504 `run_limit`: the handler ran longer than its limit and was dropped.
     RunLimit,
-    /// 503 `store_unavailable`: the store is down or slow, or the record has a format from a later release.
+    /// 503 `store_unavailable`: the store is down or slow, or the record has a format from a later release. This request ran nothing.
     StoreUnavailable,
     /// 503 `store_full`: the store has no room for another key.
     StoreFull,
     /// 503 `not_committed`: the transaction was rolled back at its end, or lost against another one
     /// ([`Verdict::Conflict`](crate::Verdict::Conflict)); nothing happened, and a retry runs.
     NotCommitted,
-    /// 503 `outcome_pending`: whether the transaction was committed can't be told now; a retry with the same key will tell.
+    /// 503 `outcome_pending`: the handler ran, and whether that counts can't be told now: its `COMMIT` was not answered, or its claim
+    /// was lost and the record can't be read. A retry with the same key will tell.
     OutcomePending,
 }
 

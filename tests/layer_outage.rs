@@ -154,7 +154,8 @@ async fn a_run_whose_abandoning_fails_reads_as_unknown_when_its_lease_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_claim_whose_record_can_not_be_read_is_503() {
+async fn whether_a_run_took_effect_is_pending_if_its_claim_was_lost_and_its_record_can_not_be_read()
+{
     for fault in faults() {
         let (store, drain, probe) = (memory(), Drain::new(), Probe::new());
         store.always(Call::Complete, Fault::Fails(StoreErrorKind::LostClaim));
@@ -163,7 +164,7 @@ async fn a_lost_claim_whose_record_can_not_be_read_is_503() {
 
         let refused = send(&service, post("k", "{}")).await;
 
-        assert_refused(&refused, RejectionKind::StoreUnavailable);
+        assert_refused(&refused, RejectionKind::OutcomePending);
         assert_eq!((probe.runs(), store.count(Call::Complete)), (1, 1));
         store.let_go();
         store.all_calls_ended().await;

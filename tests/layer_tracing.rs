@@ -265,7 +265,7 @@ async fn an_outcome_that_is_pending_is_told() {
             (Level::WARN, "the claim was not settled"),
             (
                 Level::ERROR,
-                "whether the transaction was committed is not known",
+                "whether the operation took effect is not known yet",
             ),
         ],
     );

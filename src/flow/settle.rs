@@ -146,10 +146,7 @@ impl Run {
                 StoreErrorKind::OutcomeUnknown
                 | StoreErrorKind::Full
                 | StoreErrorKind::Unavailable
-                | StoreErrorKind::Other => {
-                    event::outcome_pending(self.claim.key());
-                    refused(RejectionKind::OutcomePending)
-                }
+                | StoreErrorKind::Other => Settled::Otherwise(pending(&self.claim)),
             },
         }
     }
@@ -157,6 +154,12 @@ impl Run {
 
 fn refused(kind: RejectionKind) -> Settled {
     Settled::Otherwise(Told::Refusal(kind))
+}
+
+/// The handler has run, so `store_unavailable`, which says that it didn't, would be wrong.
+fn pending(claim: &Claim) -> Told {
+    event::outcome_pending(claim.key());
+    Told::Refusal(RejectionKind::OutcomePending)
 }
 
 /// Tells the store, and waits for its answer within the limit of a call.
@@ -200,7 +203,7 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Told {
     match inspect(guard, *claim.key()).await {
         Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
             // Not comparable here. A retry, which has the request, will be told.
-            Told::Refusal(RejectionKind::StoreUnavailable)
+            pending(claim)
         }
         Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
             Told::Refusal(RejectionKind::KeyReused)
@@ -211,6 +214,6 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Told {
             RecordState::Unknown => Told::Refusal(RejectionKind::OutcomeUnknown),
         },
         Ok(None) => Told::Refusal(RejectionKind::OutcomeUnknown),
-        Err(_unavailable) => Told::Refusal(RejectionKind::StoreUnavailable),
+        Err(_unavailable) => pending(claim),
     }
 }
