@@ -85,6 +85,6 @@ mod statement {
         "fence = GREATEST(fence, ?), state"
     }
     pub fn release() -> &'static str {
-        "SET lease_end"
+        "SET steps = NULL, lease_end"
     }
 }

@@ -84,6 +84,6 @@ mod statement {
         "response = excluded.response"
     }
     pub fn release() -> &'static str {
-        "SET lease_end = now, expires = now\n"
+        "SET steps = NULL, lease_end = now"
     }
 }
