@@ -51,7 +51,8 @@ pub enum RejectionKind {
     /// 503 `not_committed`: the transaction was rolled back at its end, or lost against another one
     /// ([`Verdict::Conflict`](crate::Verdict::Conflict)); nothing happened, and a retry runs.
     NotCommitted,
-    /// 503 `outcome_pending`: whether the transaction was committed can't be told now; a retry with the same key will tell.
+    /// 503 `outcome_pending`: whether the transaction was committed can't be told now, or what became of a run that has lost its claim; a
+    /// retry with the same key will tell.
     OutcomePending,
 }
 

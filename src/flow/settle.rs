@@ -195,15 +195,20 @@ pub(super) async fn tell(
     within(guard, name, limit, elapsed, call, ignore).await
 }
 
-/// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.
+/// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first. The handler has run: what is told
+/// never says that nothing was done.
 async fn from_record(guard: &Guard, claim: &Claim) -> Told {
     match inspect(guard, *claim.key()).await {
         Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
             // Not comparable here. A retry, which has the request, will be told.
-            Told::Refusal(RejectionKind::StoreUnavailable)
+            Told::Refusal(RejectionKind::OutcomePending)
         }
         Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
-            Told::Refusal(RejectionKind::KeyReused)
+            Told::Refusal(match guard.kind {
+                StoreKind::Lease => RejectionKind::OutcomeUnknown,
+                // Its own transaction is rolled back.
+                StoreKind::Transaction => RejectionKind::KeyReused,
+            })
         }
         Ok(Some(record)) => match record.state {
             RecordState::Completed(saved) => Told::Replay(saved, record.expires_in),
@@ -211,6 +216,6 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Told {
             RecordState::Unknown => Told::Refusal(RejectionKind::OutcomeUnknown),
         },
         Ok(None) => Told::Refusal(RejectionKind::OutcomeUnknown),
-        Err(_unavailable) => Told::Refusal(RejectionKind::StoreUnavailable),
+        Err(_unavailable) => Told::Refusal(RejectionKind::OutcomePending),
     }
 }
