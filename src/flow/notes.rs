@@ -85,6 +85,13 @@ impl Notes {
         }
     }
 
+    /// Whether a step is done, or goes on beside the handler.
+    pub(super) fn has_any(&self) -> bool {
+        let known = self.known();
+        let mut results = known.results.values();
+        results.any(|result| result.try_lock().map_or(true, |noted| noted.is_some()))
+    }
+
     /// Begins a step, after what earlier runs noted was read, and no other step of its name goes on.
     pub(crate) async fn begin(&self, name: &str) -> Result<Step, StepError> {
         if name.len() > Note::MAX_NAME {
