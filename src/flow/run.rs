@@ -222,7 +222,8 @@ impl Drop for Run {
             Stage::Claimed => background::release(&self.guard, Arc::clone(&self.claim)),
             Stage::Running => {
                 Arc::make_mut(&mut self.claim).set_interrupted();
-                background::abandon(&self.guard, Arc::clone(&self.claim));
+                let (claim, context) = (Arc::clone(&self.claim), self.context.clone());
+                background::abandon(&self.guard, claim, context);
             }
             Stage::Settling(settlement) if self.guard.kind == StoreKind::Lease => {
                 self.settle_later(settlement);

@@ -60,6 +60,9 @@ impl Run {
             return Settled::AsMeant(Outcome::Unprotected);
         }
         let meant = settlement.outcome();
+        if matches!(settlement, Settlement::Abandon) {
+            self.context.notes().written().await;
+        }
         let result = settle(&self.guard, &self.claim, settlement.clone()).await;
         let Err(error) = result else {
             return Settled::AsMeant(meant);
