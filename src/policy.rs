@@ -16,6 +16,8 @@ pub enum Verdict {
     Save,
     /// Nothing happened: a retry runs the handler again. In a transaction store the handler's writes are rolled back.
     /// A [takeover](crate::IdempotencyContext::is_takeover) says so of itself only: the retry is told of the run before it, too.
+    /// After a [step](crate::IdempotencyContext::step) only the handler can say it: of the layer's policy it is
+    /// [`Unknown`](Self::Unknown) then.
     Discard,
     /// Something may have happened: the [takeover policy](crate::store::Takeover) decides what a retry does.
     /// In a transaction store the handler's writes are rolled back and a retry runs.
@@ -23,7 +25,7 @@ pub enum Verdict {
     /// The handler's transaction lost against another one (serialization failure, deadlock): nothing happened, and the same
     /// request may succeed. It is rolled back, and the caller gets 503 `not_committed` instead of the handler's answer; or the
     /// handler [runs again](crate::IdempotencyLayer::with_transaction_retries). With a lease store it is for a transaction of the
-    /// handler's own: the key is released.
+    /// handler's own: the key is released, or after a [step](crate::IdempotencyContext::step) left to a takeover.
     Conflict,
     /// The operation is done, but this body must not be kept (credentials, say): retries get 409 `response_not_kept`.
     /// In a transaction store the handler's writes commit.

@@ -45,8 +45,10 @@ impl IdempotencyContext {
     ///
     /// - Needs a lease store that [keeps steps](crate::store::Store::steps), as all of this crate do. A transaction store is an error.
     /// - A note is one call of the store. On attempt 1 nothing is read; on a takeover all notes are read by the first step.
-    /// - Notes are gone with the run's end: the response takes their place, and a key that is given back has none. So a handler that answers
-    ///   a 4xx after a step had better say [`Verdict::Save`](crate::Verdict::Save) or [`Verdict::Unknown`](crate::Verdict::Unknown).
+    /// - Notes are gone when the run is completed: the response takes their place. A 4xx after a step doesn't free the key, because the step
+    ///   is done: the outcome is unknown, as by [`Verdict::Unknown`](crate::Verdict::Unknown), and a takeover has the notes. Only
+    ///   [`Verdict::Discard`](crate::Verdict::Discard) of the handler's own gives the key back without them, and
+    ///   [`Verdict::Save`](crate::Verdict::Save) makes the 4xx the answer for good.
     /// - The same name twice in a run gives the first result, also if both are under way at once. (So a step must not wait for itself.)
     ///   Steps of different names may go on at the same time.
     /// - Where the effect happened and can't be noted, its value is returned all the same, and an event tells (feature `tracing`): the store

@@ -296,13 +296,49 @@ async fn an_answer_that_is_slow_to_end_is_given_with_what_was_read_of_it() {
     }
 }
 
+/// One of our server's refusals of which the head has come.
+fn refused(body: AnyBody) -> Step<AnyBody> {
+    let Step::Answer(mut response) = typed("application/problem+json", body) else {
+        unreachable!("an answer was made");
+    };
+    *response.status_mut() = StatusCode::CONFLICT;
+    Step::Answer(response)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_that_was_not_read_is_never_taken_for_a_refusal() {
+    // It may be one that is in flight, or of unknown outcome.
+    let stalled = || refused(Script::new([Frame::Dribble("{")]).boxed());
+    let layer = IdempotentRetryLayer::new();
+    let wire = any_wire([stalled(), stalled()]);
+    send(&layer, &wire, post("{}")).await.expect("a response");
+    assert_eq!(wire.count(), 3);
+
+    let layer = layer.with_attempts(1);
+    let wire = any_wire([stalled()]);
+    let error = send(&layer, &wire, post("{}")).await.expect_err("an error");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.outcome_is_unknown());
+
+    let long = || whole(Box::leak("x".repeat(20_000).into_boxed_str()));
+    let wire = any_wire([refused(long())]);
+    let layer = layer.with_response_body_limit(0);
+    let response = send(&layer, &wire, post("{}")).await.expect("a response");
+    assert!(delivery(&response).outcome_is_unknown());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_grpc_status_in_the_trailers_counts_too() {
     for (status, attempts) in [("14", 2), ("0", 1), ("3", 1)] {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", status.parse().expect("a header value"));
         let body = Script::new([Frame::Data("message"), Frame::Trailers(trailers.clone())]);
-        let wire = any_wire([typed("application/grpc", body.boxed())]);
+        let wire = Wire::with_rest([typed("application/grpc", body.boxed())], || {
+            let mut response = http::Response::new(whole(""));
+            let value = "0".parse().expect("a header value");
+            response.headers_mut().insert("grpc-status", value);
+            response
+        });
         let layer = IdempotentRetryLayer::new().with_grpc_unary(|_| true);
         let request = request("application/grpc", whole("message"));
 

@@ -39,6 +39,9 @@ async fn the_outcome_of_one_attempt_is_what_its_answer_says() {
         (answer(200), false),
         (answer(303), false),
         (answer(307), false),
+        (answer(101), true),
+        (answer(600), true),
+        (answer(999), true),
         (answer(400), false),
         (answer(401), false),
         (answer(422), false),
@@ -75,7 +78,12 @@ async fn a_refusal_tells_nothing_of_an_attempt_before_it_that_was_not_answered()
         answer(403),
         answer(422),
         answer(429),
+        answer(300),
         answer(301),
+        // A log-in page, which is where a gateway sends all who have no session any more.
+        answer(302),
+        answer(303),
+        answer(304),
         answer(307),
         answer(308),
         problem(409, "outcome_unknown"),
@@ -94,9 +102,8 @@ async fn a_refusal_tells_nothing_of_an_attempt_before_it_that_was_not_answered()
 async fn a_later_success_or_replay_settles_what_was_open() {
     for settled in [
         answer(201),
-        answer(302),
-        answer(303),
         replay(201),
+        replay(303),
         replay(307),
         replay(402),
         problem(409, "response_not_kept"),
@@ -138,6 +145,19 @@ async fn a_call_is_not_resumed_with_a_new_key() {
     request.extensions_mut().remove::<IdempotencyKey>();
     let error = send(&layer(), &wire, request).await.expect_err("an error");
     assert_eq!((error.kind(), wire.count()), (ErrorKind::InvalidKey, 0));
+    // It was sent before, the caller says.
+    assert!(error.outcome_is_unknown());
+
+    for lines in [&["a b"][..], &["a", "a"], &["another"]] {
+        let mut request = resumed(1);
+        for line in lines {
+            let header = line.parse().expect("a header value");
+            request.headers_mut().append("idempotency-key", header);
+        }
+        let error = send(&layer(), &wire, request).await.expect_err("an error");
+        assert_eq!((error.kind(), wire.count()), (ErrorKind::InvalidKey, 0));
+        assert!(error.outcome_is_unknown());
+    }
 
     let mut request = resumed(1);
     request.extensions_mut().remove::<IdempotencyKey>();

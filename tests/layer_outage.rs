@@ -172,10 +172,11 @@ async fn whether_a_run_took_effect_is_pending_if_its_claim_was_lost_and_its_reco
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_claim_is_answered_by_the_record_and_the_fingerprint_comes_first() {
+async fn a_lost_claim_is_never_answered_by_the_record_of_another_request() {
     let later_requests = [
         (None, RejectionKind::OutcomeUnknown),
-        (Some("{\"other\":1}"), RejectionKind::KeyReused),
+        // The other request's answer is not for this one, and neither is a refusal: its run was made.
+        (Some("{\"other\":1}"), RejectionKind::OutcomeUnknown),
     ];
     for (later, expected) in later_requests {
         let (store, drain, probe) = (memory(), Drain::new(), Probe::new().shut());

@@ -3,7 +3,7 @@
 use std::{env, process, time::Duration};
 
 use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
-use reqwest::{Method, Request, Url};
+use reqwest::{Method, Request, Url, redirect};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sqlx::SqlitePool;
@@ -37,7 +37,10 @@ pub(crate) async fn router(flags: &[String]) -> Result<Router, BoxError> {
     let network = env::var("NETWORK").unwrap_or_else(|_| "http://127.0.0.1:4000".to_owned());
     let app = App {
         pool: database("app.db", SCHEMA).await?,
-        client: reqwest::Client::new(),
+        // The key is for the network, not for where it may redirect to.
+        client: reqwest::Client::builder()
+            .redirect(redirect::Policy::none())
+            .build()?,
         network: Url::parse(&network)?.join("/authorizations")?,
         crash: has("--crash"),
         fresh_key: has("--fresh-key"),

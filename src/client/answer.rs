@@ -1,7 +1,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
 
 use super::{Decision, meaning::Meaning};
-use crate::{content_type, content_type::is_grpc};
+use crate::{content_type, grpc::Protocol};
 
 /// The answer to an attempt, as a [`RetryPolicy`](super::RetryPolicy) sees it.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +27,14 @@ impl<'a> Answer<'a> {
         &self.head.headers
     }
 
-    /// The number in `grpc-status`, from the head or the trailers, if it is a gRPC answer whose status has come.
+    /// The number in `grpc-status`, from the head or the trailers, if it is the answer to a gRPC call and has come. Where it is told more
+    /// than once, it is 0 only if nothing says otherwise; 2 (UNKNOWN) where it is missing, as it is for every gRPC client.
     #[must_use]
     pub fn grpc_status(&self) -> Option<i32> {
         self.reading.grpc_status
     }
 
-    /// The `code` of a problem document (RFC 9457) that isn't too large; of a gRPC answer, the metadata `idempotency-code`. Our
+    /// The `code` of a problem document (RFC 9457) that isn't too large; of a gRPC call's answer, the metadata `idempotency-code`. Our
     /// server's codes are those of [`RejectionKind::code`](crate::RejectionKind::code).
     #[must_use]
     pub fn code(&self) -> Option<&'a str> {
@@ -50,6 +51,9 @@ impl<'a> Answer<'a> {
         if self.is_replay() {
             return Meaning::Done;
         }
+        if self.reading.unread {
+            return Meaning::Unclear;
+        }
         match self.grpc_status() {
             Some(status) => Meaning::of_grpc(status, self.code()),
             None => Meaning::of_http(self.status(), self.code()),
@@ -57,7 +61,7 @@ impl<'a> Answer<'a> {
     }
 
     pub(super) fn decision(&self) -> Decision {
-        match pushback(self.headers()) {
+        match self.reading.pushback {
             // gRFC A6: a server that says so doesn't want to be asked again.
             Some(Pushback::Never) => Decision::Final,
             _ => self.meaning().decision(),
@@ -71,34 +75,54 @@ pub(super) struct Reading {
     pub(super) replay: bool,
     grpc_status: Option<i32>,
     code: Option<String>,
+    pub(super) pushback: Option<Pushback>,
+    /// What it says of the operation is in a part that was not read.
+    unread: bool,
 }
 
 impl Reading {
-    /// `data` and `trailers` are there if the body was collected.
+    /// Of the answer to a request that speaks this. `data` and `trailers` are there if the body was collected.
     pub(super) fn of(
+        protocol: Protocol,
         head: &Parts,
         data: Option<&[u8]>,
         trailers: Option<&HeaderMap>,
         replay_marker: &HeaderName,
     ) -> Self {
         let headers = &head.headers;
-        let grpc = is_grpc(headers) && head.status == StatusCode::OK;
+        let grpc = [protocol, Protocol::of(headers)].contains(&Protocol::Grpc)
+            && head.status == StatusCode::OK;
+        let problem = !grpc && is_problem(headers);
+        // Metadata comes in either: a proxy may turn the one into the other.
+        let metadata = || {
+            [Some(headers), trailers.filter(|_| grpc)]
+                .into_iter()
+                .flatten()
+        };
+        let grpc_status = match grpc {
+            true => grpc_status(metadata(), data.is_some()),
+            false => None,
+        };
         let code = match data {
-            _ if grpc => headers
-                .get("idempotency-code")
+            _ if grpc => metadata()
+                .find_map(|map| map.get("idempotency-code"))
                 .and_then(|code| Some(code.to_str().ok()?.to_owned())),
-            Some(data) if is_problem(headers) => problem_code(data),
+            Some(data) if problem => problem_code(data),
             _ => None,
         };
-        let status = headers
-            .get("grpc-status")
-            .or_else(|| trailers?.get("grpc-status"));
         Self {
             replay: headers
                 .get(replay_marker)
                 .is_some_and(|value| value == "true"),
-            grpc_status: status.filter(|_| grpc).map(grpc_status),
+            grpc_status,
             code,
+            pushback: metadata().find_map(pushback),
+            unread: data.is_none()
+                && match grpc {
+                    true => grpc_status.is_none(),
+                    // It may be one that is in flight, or of unknown outcome.
+                    false => problem && head.status == StatusCode::CONFLICT,
+                },
         }
     }
 }
@@ -112,20 +136,27 @@ fn problem_code(body: &[u8]) -> Option<String> {
     Some(problem.get("code")?.as_str()?.to_owned())
 }
 
-/// One that can't be read is UNKNOWN, as gRPC has it.
-fn grpc_status(value: &HeaderValue) -> i32 {
-    number(value).unwrap_or(2)
+/// One that can't be read is UNKNOWN, as gRPC has it, and so is one that didn't come by the end.
+fn grpc_status<'a>(metadata: impl Iterator<Item = &'a HeaderMap>, ended: bool) -> Option<i32> {
+    metadata
+        .flat_map(|map| map.get_all("grpc-status"))
+        .map(|value| number(value).unwrap_or(UNKNOWN))
+        .reduce(|before, next| if before == 0 { next } else { before })
+        .or(ended.then_some(UNKNOWN))
 }
 
+const UNKNOWN: i32 = 2;
+
 /// What `grpc-retry-pushback-ms` asks for (gRFC A6).
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Pushback {
     Millis(u64),
     /// The number is negative, or can't be read.
     Never,
 }
 
-pub(super) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
-    let value = headers.get("grpc-retry-pushback-ms")?;
+fn pushback(metadata: &HeaderMap) -> Option<Pushback> {
+    let value = metadata.get("grpc-retry-pushback-ms")?;
     Some(number(value).map_or(Pushback::Never, Pushback::Millis))
 }
 

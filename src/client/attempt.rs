@@ -13,6 +13,7 @@ use crate::{
     RequestBody, ResponseBody,
     body::{Collected, Collector, Stop},
     content_type, defaults,
+    grpc::Protocol,
 };
 
 /// What an attempt ended with.
@@ -61,36 +62,39 @@ where
     R: Body,
     R::Error: Into<BoxError>,
 {
+    let protocol = Protocol::of(request.headers());
     let response = match timeout_at(end, service.call(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return End::Failed(error.into()),
         Err(_elapsed) => return End::TimedOut,
     };
-    match read(settings, response, end).await {
-        Ok(answered) => End::Answered(Box::new(answered)),
+    match read(settings, protocol, response, end).await {
+        Ok(Some(answered)) => End::Answered(Box::new(answered)),
+        Ok(None) => End::TimedOut,
         Err(error) => End::Failed(error),
     }
 }
 
-/// Collects the response's body, if it may be collected and comes in time.
+/// Collects the response's body, if it may be collected and comes in time. A problem document that doesn't come is no answer.
 async fn read<R>(
     settings: &Settings,
+    protocol: Protocol,
     response: Response<R>,
     end: Instant,
-) -> Result<Answered<R>, BoxError>
+) -> Result<Option<Answered<R>>, BoxError>
 where
     R: Body,
     R::Error: Into<BoxError>,
 {
     let (head, body) = response.into_parts();
     let answered = |head: Parts, body: ResponseBody<R>| Answered {
-        reading: Reading::of(&head, None, None, &settings.replay_marker),
+        reading: Reading::of(protocol, &head, None, None, &settings.replay_marker),
         head,
         body,
     };
     let limit = limit(settings, &head);
     if limit == 0 && !body.is_end_stream() {
-        return Ok(answered(head, ResponseBody::streamed(body)));
+        return Ok(Some(answered(head, ResponseBody::streamed(body))));
     }
     let collected = if body.is_end_stream() {
         Collected::default()
@@ -100,17 +104,17 @@ where
         match timeout_at(end, collector.collect(Into::into)).await {
             Ok(Ok(())) => collector.into_collected(),
             Ok(Err(Stop::Failed(error))) => return Err(error),
+            Err(_elapsed) if is_problem(&head.headers) => return Ok(None),
             Ok(Err(Stop::TooLarge)) | Err(_) => {
-                return Ok(answered(
-                    head,
-                    ResponseBody::prefixed(collector.into_rest()),
-                ));
+                let body = ResponseBody::prefixed(collector.into_rest());
+                return Ok(Some(answered(head, body)));
             }
         }
     };
     let Collected { data, trailers } = &collected;
-    Ok(Answered {
+    Ok(Some(Answered {
         reading: Reading::of(
+            protocol,
             &head,
             Some(data),
             trailers.as_ref(),
@@ -118,7 +122,7 @@ where
         ),
         head,
         body: ResponseBody::collected(collected),
-    })
+    }))
 }
 
 /// How much of the response's body may be collected.

@@ -6,7 +6,7 @@ use tokio::time::{sleep, timeout_at};
 use tower_service::Service;
 
 use super::{
-    BoxError, Error, ErrorKind, GaveUp,
+    BoxError, Error, ErrorKind, GaveUp, Resumed,
     attempt::attempt,
     outgoing::{self, Outgoing},
     progress::Progress,
@@ -30,8 +30,10 @@ where
 {
     settings.budget.deposit();
     let (mut head, body) = request.into_parts();
-    let key = outgoing::key(&settings, &mut head)?;
-    let mut progress = Progress::new(&settings, key, head.extensions.get().copied());
+    let resumed: Option<Resumed> = head.extensions.get().copied();
+    let key = outgoing::key(&settings, &mut head)
+        .map_err(|invalid| Error::unsent(invalid, resumed.is_some()))?;
+    let mut progress = Progress::new(&settings, key, resumed);
     let deadline = progress.deadline;
     let collected = outgoing::collect(head, body, settings.request_limit);
     let (mut request, repeatable) = match timeout_at(deadline, collected).await {

@@ -71,6 +71,14 @@ impl Error {
         }
     }
 
+    /// Of a request whose key can't be sent. Where it was sent before, that tells nothing of what came of it.
+    pub(super) fn unsent(invalid: InvalidKey, resumed: bool) -> Self {
+        Self {
+            unknown: resumed,
+            ..Self::new(ErrorKind::InvalidKey, Some(invalid.into()))
+        }
+    }
+
     pub(super) fn after(
         self,
         key: IdempotencyKey,
@@ -85,12 +93,6 @@ impl Error {
             gave_up,
             ..self
         }
-    }
-}
-
-impl From<InvalidKey> for Error {
-    fn from(invalid: InvalidKey) -> Self {
-        Self::new(ErrorKind::InvalidKey, Some(invalid.into()))
     }
 }
 

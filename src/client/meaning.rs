@@ -27,19 +27,18 @@ impl Meaning {
             return meaning;
         }
         match status {
-            // Not here: also something in front of the server may say so, which knows nothing of earlier attempts.
-            StatusCode::MOVED_PERMANENTLY
-            | StatusCode::TEMPORARY_REDIRECT
-            | StatusCode::PERMANENT_REDIRECT => Self::Refused,
-            done if done.is_success() || done.is_redirection() => Self::Done,
+            done if done.is_success() => Self::Done,
             StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => Self::Busy,
             StatusCode::REQUEST_TIMEOUT
             | StatusCode::INTERNAL_SERVER_ERROR
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT => Self::Failed,
-            other if other.is_server_error() => Self::Unclear,
-            _ => Self::Refused,
+            // A redirect, too: something in front of the server may send everybody to its log-in page, and knows nothing of earlier
+            // attempts. The server's own is known as a replay.
+            refused if refused.is_client_error() || refused.is_redirection() => Self::Refused,
+            // An upgrade, or a number that isn't one of HTTP's.
+            _ => Self::Unclear,
         }
     }
 

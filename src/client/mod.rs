@@ -50,7 +50,7 @@
 //!
 //! A gRPC answer counts by its `grpc-status`: UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL and UNKNOWN are what
 //! 503, 504, 429 and 500 are elsewhere (UNKNOWN is what an unexpected failure in a handler becomes), and ABORTED is waited for if
-//! the metadata `idempotency-code` says `in_flight`. [`RetryPolicy::by`] replaces the table, for servers with other words.
+//! the metadata `idempotency-code` says `in_flight`. One without a status is UNKNOWN, as for every gRPC client. [`RetryPolicy::by`] replaces the table, for servers with other words.
 //!
 //! `Retry-After`, in seconds or as a date, and `grpc-retry-pushback-ms` are the least that a pause takes. Beyond that, pauses are
 //! random, up to a bound that doubles with each attempt ("full jitter"). A retry that the [deadline](IdempotentRetryLayer::with_deadline),
@@ -67,7 +67,8 @@
 //! # What passes through
 //!
 //! Requests with a safe method (GET, HEAD, OPTIONS, TRACE), which need no key and which any retry layer may repeat; gRPC calls
-//! whose path isn't [named unary](IdempotentRetryLayer::with_grpc_unary). They get no key, are sent once, and carry no [`Delivery`].
+//! whose path isn't [named unary](IdempotentRetryLayer::with_grpc_unary), and gRPC-Web, which the server doesn't protect either. They
+//! get no key, are sent once, and carry no [`Delivery`].
 
 mod answer;
 mod attempt;

@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, header};
 
-use super::answer::{Pushback, pushback};
+use super::answer::Pushback;
 use crate::jitter;
 
 /// The pause before a retry: what the server asked for, and a random time besides, or all who were told the same would come back at
@@ -18,8 +18,8 @@ pub(super) fn pause(
 }
 
 /// The least that the server asks for.
-pub(super) fn asked(headers: &HeaderMap) -> Duration {
-    match pushback(headers) {
+pub(super) fn asked(headers: &HeaderMap, pushback: Option<Pushback>) -> Duration {
+    match pushback {
         Some(Pushback::Millis(millis)) => Duration::from_millis(millis),
         Some(Pushback::Never) | None => retry_after(headers).unwrap_or_default(),
     }

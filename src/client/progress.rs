@@ -74,7 +74,7 @@ impl<'a> Progress<'a> {
             return Err(GaveUp::Attempts);
         }
         let asked = match end {
-            End::Answered(answered) => asked(&answered.head.headers),
+            End::Answered(answered) => asked(&answered.head.headers, answered.reading.pushback),
             End::Failed(_) | End::TimedOut => Duration::ZERO,
         };
         let pause = pause(

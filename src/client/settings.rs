@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderName, Method, Request};
 
 use super::{RetryPolicy, budget::Budget, defaults};
-use crate::{config::LONGEST, content_type::is_grpc, policy::is_connection_header};
+use crate::{config::LONGEST, grpc::Protocol, policy::is_connection_header};
 
 /// What a layer was told.
 #[derive(Clone)]
@@ -33,12 +33,16 @@ impl Settings {
         if !self.methods.contains(request.method()) {
             return false;
         }
-        // Waiting for the end of a stream's requests would wait for ever: the client may speak only when it was answered.
-        !is_grpc(request.headers())
-            || self
+        match Protocol::of(request.headers()) {
+            Protocol::Http => true,
+            // Waiting for the end of a stream's requests would wait for ever: the client may speak only when it was answered.
+            Protocol::Grpc => self
                 .grpc_unary
                 .as_ref()
-                .is_some_and(|unary| unary(request.uri().path()))
+                .is_some_and(|unary| unary(request.uri().path())),
+            // How it ended is somewhere in its body, and our server lets it pass without a look at the key.
+            Protocol::GrpcLike => false,
+        }
     }
 
     pub(super) fn attempt_timeout(&self) -> Duration {

@@ -21,7 +21,7 @@ use super::{
     store_call::inspect,
 };
 use crate::{
-    SavedResponse, StoreError, StoreErrorKind,
+    IdempotencyContext, SavedResponse, StoreError, StoreErrorKind,
     config::Settings,
     event,
     metric::{self, Gauged},
@@ -61,9 +61,10 @@ pub(super) fn release(guard: &Arc<Guard>, claim: Arc<Claim>) {
     });
 }
 
-/// Abandons a claim whose handler was dropped. Once is enough: if the store doesn't hear it, the lease ends by itself.
-pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>) {
+/// Abandons a claim whose handler was dropped, once the notes of its steps are written. Once is enough: if the store doesn't hear it, the lease ends by itself.
+pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>, context: IdempotencyContext) {
     spawn(guard, move |guard| async move {
+        context.notes().written().await;
         if let Err(error) = settle(&guard, &claim, Settlement::Abandon).await {
             event::settlement_failed(claim.key(), &error);
         }

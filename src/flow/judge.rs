@@ -44,6 +44,7 @@ impl Run {
             };
             self.read_status(&mut head, &mut content);
         }
+        let told = head.extensions.get::<Verdict>().copied();
         let verdict = catch(async { self.guard.settings.policy.verdict(&head) }).await;
         let Ok(verdict) = verdict else {
             return self.failed(RejectionKind::HandlerFailed);
@@ -57,6 +58,12 @@ impl Run {
         let settlement = match verdict {
             Verdict::Save => self.saved(&head, &content),
             Verdict::Tombstone => self.not_kept("policy"),
+            // A refusal, or a transaction that lost, says nothing of a step that is done. Only the handler can, and by a word of its own.
+            Verdict::Discard | Verdict::Conflict
+                if told != Some(Verdict::Discard) && self.context.notes().has_any() =>
+            {
+                Settlement::Abandon
+            }
             Verdict::Discard | Verdict::Conflict => Settlement::Release,
             Verdict::Unknown => Settlement::Abandon,
         };

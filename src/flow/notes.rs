@@ -2,13 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    pin::pin,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard, RwLock};
 
 use super::{
     Guard,
+    limit::limited,
     store_call::{ignore, within},
 };
 use crate::{
@@ -21,6 +23,8 @@ pub(crate) struct Notes {
     place: Place,
     known: Mutex<Known>,
     read: OnceCell<()>,
+    /// Read-locked by each note that is being written. Made with the first, as most runs have none.
+    writing: OnceLock<Arc<RwLock<()>>>,
 }
 
 /// Where notes are kept.
@@ -82,6 +86,22 @@ impl Notes {
             place,
             known: Mutex::default(),
             read: OnceCell::new(),
+            writing: OnceLock::new(),
+        }
+    }
+
+    /// Whether a step is done, or goes on beside the handler.
+    pub(super) fn has_any(&self) -> bool {
+        let known = self.known();
+        let mut results = known.results.values();
+        results.any(|result| result.try_lock().map_or(true, |noted| noted.is_some()))
+    }
+
+    /// Waits until no note is being written any more, but no longer than a call of the store may take. To be called before the key is
+    /// left to a takeover, which would read the notes without this one, and do the step again.
+    pub(super) async fn written(&self) {
+        if let (Place::Store(guard, _), Some(writing)) = (&self.place, self.writing.get()) {
+            drop(limited(guard.call_limit, pin!(writing.write())).await);
         }
     }
 
@@ -169,12 +189,16 @@ impl Notes {
         note: Note,
     ) -> Result<(), StoreError> {
         self.count(&note)?;
+        let writing = Arc::clone(self.writing.get_or_init(Arc::default));
+        let writing = writing.read_owned().await;
         let (store, claim) = (Arc::clone(&guard.store), Arc::clone(claim));
         let call = async move {
-            match store.steps() {
+            let written = match store.steps() {
                 Some(steps) => steps.note(&claim, &note).await,
                 None => Err(without_steps()),
-            }
+            };
+            drop(writing);
+            written
         };
         ask(guard, "note", call).await
     }

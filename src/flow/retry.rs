@@ -26,6 +26,7 @@ pub(super) struct Conflict<E> {
     protocol: Protocol,
     /// The wrapped service's own error, if that was its answer.
     error: Option<E>,
+    refusal: RejectionKind,
     /// There is more to come, whatever the run counted for.
     _counted: DrainToken,
 }
@@ -36,7 +37,16 @@ impl<E> Conflict<E> {
             guard: Arc::clone(guard),
             protocol,
             error,
+            refusal: RejectionKind::NotCommitted,
             _counted: guard.settings.drain.token(),
+        }
+    }
+
+    /// A step of it is done, so that something is left.
+    pub(super) fn after_a_step(self) -> Self {
+        Self {
+            refusal: RejectionKind::OutcomePending,
+            ..self
         }
     }
 
@@ -44,9 +54,7 @@ impl<E> Conflict<E> {
     fn answer<R>(self) -> Answer<R, E> {
         match self.error {
             Some(error) => Err(error),
-            None => Ok(self
-                .guard
-                .refuse(self.protocol, RejectionKind::NotCommitted)),
+            None => Ok(self.guard.refuse(self.protocol, self.refusal)),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Run {
     pub(super) claim: Arc<Claim>,
     pub(super) protected: bool,
     pub(super) protocol: Protocol,
-    context: IdempotencyContext,
+    pub(super) context: IdempotencyContext,
     pub(super) asked: Instant,
     stage: Stage,
     renewal: Option<Renewal>,
@@ -152,8 +152,12 @@ impl Run {
             Settled::Conflict => {
                 return Err(Conflict::new(&self.guard, self.protocol, reply.err()));
             }
-            Settled::AsMeant(_) if end == HandlerEnd::Conflicted => {
-                return Err(Conflict::new(&self.guard, self.protocol, reply.err()));
+            Settled::AsMeant(outcome) if end == HandlerEnd::Conflicted => {
+                let conflict = Conflict::new(&self.guard, self.protocol, reply.err());
+                return Err(match outcome == Outcome::Abandoned {
+                    true => conflict.after_a_step(),
+                    false => conflict,
+                });
             }
             Settled::AsMeant(outcome) => {
                 report.comes_to(outcome);
@@ -218,7 +222,8 @@ impl Drop for Run {
             Stage::Claimed => background::release(&self.guard, Arc::clone(&self.claim)),
             Stage::Running => {
                 Arc::make_mut(&mut self.claim).set_interrupted();
-                background::abandon(&self.guard, Arc::clone(&self.claim));
+                let (claim, context) = (Arc::clone(&self.claim), self.context.clone());
+                background::abandon(&self.guard, claim, context);
             }
             Stage::Settling(settlement) if self.guard.kind == StoreKind::Lease => {
                 self.settle_later(settlement);

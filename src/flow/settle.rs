@@ -60,6 +60,9 @@ impl Run {
             return Settled::AsMeant(Outcome::Unprotected);
         }
         let meant = settlement.outcome();
+        if matches!(settlement, Settlement::Abandon) {
+            self.context.notes().written().await;
+        }
         let result = settle(&self.guard, &self.claim, settlement.clone()).await;
         let Err(error) = result else {
             return Settled::AsMeant(meant);
@@ -156,7 +159,6 @@ fn refused(kind: RejectionKind) -> Settled {
     Settled::Otherwise(Told::Refusal(kind))
 }
 
-/// The handler has run, so `store_unavailable`, which says that it didn't, would be wrong.
 fn pending(claim: &Claim) -> Told {
     event::outcome_pending(claim.key());
     Told::Refusal(RejectionKind::OutcomePending)
@@ -198,7 +200,8 @@ pub(super) async fn tell(
     within(guard, name, limit, elapsed, call, ignore).await
 }
 
-/// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first.
+/// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first. The handler has run: what is told
+/// never says that nothing was done.
 async fn from_record(guard: &Guard, claim: &Claim) -> Told {
     match inspect(guard, *claim.key()).await {
         Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
@@ -206,7 +209,11 @@ async fn from_record(guard: &Guard, claim: &Claim) -> Told {
             pending(claim)
         }
         Ok(Some(record)) if record.fingerprint != *claim.fingerprint() => {
-            Told::Refusal(RejectionKind::KeyReused)
+            Told::Refusal(match guard.kind {
+                StoreKind::Lease => RejectionKind::OutcomeUnknown,
+                // Its own transaction is rolled back.
+                StoreKind::Transaction => RejectionKind::KeyReused,
+            })
         }
         Ok(Some(record)) => match record.state {
             RecordState::Completed(saved) => Told::Replay(saved, record.expires_in),

@@ -9,11 +9,13 @@ use tower_idempotency::{
 };
 
 use crate::{
-    app::{Effects, Failed, charging, memory, run_again, service},
+    app::{Effects, Failed, charging, memory, run_again, service, until_run},
     support::{
         faulty::{Call, Fault, FaultyStore, pass},
         handler::{Gate, layer},
-        post, send,
+        post,
+        probe::spawn_send,
+        send,
     },
 };
 
@@ -160,6 +162,34 @@ async fn a_note_that_is_under_way_when_the_run_reaches_its_limit_is_written() {
 
     assert_eq!(answer.text(), "auth 1, capture 1");
     assert_eq!(effects.of("authorize"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_takes_over_while_a_note_is_under_way() {
+    for detached in [true, false] {
+        let (store, effects) = (memory(), Effects::default());
+        store.then(Call::Note, Fault::Hangs);
+        let idempotency = run_again(store.clone())
+            .with_run_limit(Duration::from_secs(1))
+            .with_detached(detached);
+        let service = charging(&idempotency, &effects, |_| false);
+        let first = spawn_send(&service, post("k", "{}"));
+        store.reached(Call::Note, 1).await;
+        match detached {
+            // Cut off by its limit, or because its caller went away.
+            true => pass(Duration::from_secs(2)).await,
+            false => first.abort(),
+        }
+
+        let early = send(&service, post("k", "{}")).await;
+        assert_eq!(early.rejection(), Some(RejectionKind::InFlight));
+        store.let_go();
+        let answer = until_run(&service).await;
+
+        assert_eq!(answer.text(), "auth 1, capture 1", "{detached}");
+        assert_eq!((effects.of("authorize"), effects.of("capture")), (1, 1));
+        store.all_calls_ended().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

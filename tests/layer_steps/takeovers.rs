@@ -2,11 +2,11 @@
 
 use std::convert::Infallible;
 
-use http::{Request, StatusCode};
-use tower::{Layer, ServiceExt, service_fn};
+use http::{Request, Response, StatusCode};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_idempotency::{
-    Fingerprint, IdempotencyContext, IdempotencyKey, MemoryStore, RecordKey, RejectionKind,
-    RequestBody, Scope, StepError, Tag,
+    Fingerprint, IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, RecordKey,
+    RejectionKind, RequestBody, Scope, StepError, Tag, Verdict,
     store::{Claim, Nonce, Takeover},
 };
 
@@ -178,23 +178,74 @@ async fn steps_of_different_names_go_on_at_once_and_are_all_noted() {
     assert_eq!((store.count(Call::Notes), store.count(Call::Note)), (1, 3));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_key_that_was_given_back_has_no_steps() {
+/// Does a step, and then answers this.
+fn refusing<R>(
+    idempotency: &IdempotencyLayer,
+    answer: R,
+) -> impl Service<
+    Request<Body>,
+    Response = Response<tower_idempotency::ResponseBody<Body>>,
+    Error = Infallible,
+    Future: Send + 'static,
+> + Clone
++ Send
++ use<R>
+where
+    R: Fn(String) -> Response<Body> + Clone + Send + 'static,
+{
     let effects = Effects::default();
-    let counted = effects.clone();
-    let service = run_again(MemoryStore::new()).layer(service_fn(
-        move |request: Request<RequestBody<Body>>| {
-            let context = request.extensions().get::<IdempotencyContext>().cloned();
-            let effects = counted.clone();
-            async move {
-                let effect = async || Ok::<_, StepError>(effects.happen("effect"));
-                let step = context.expect("a context").step("effect", effect).await;
-                let text = step.expect("a step").to_string();
-                Ok::<_, Infallible>(response(StatusCode::CONFLICT, text))
-            }
-        },
-    ));
+    idempotency.layer(service_fn(move |request: Request<RequestBody<Body>>| {
+        let context = request.extensions().get::<IdempotencyContext>().cloned();
+        let (effects, answer) = (effects.clone(), answer.clone());
+        async move {
+            let effect = async || Ok::<_, StepError>(effects.happen("effect"));
+            let step = context.expect("a context").step("effect", effect).await;
+            Ok::<_, Infallible>(answer(step.expect("a step").to_string()))
+        }
+    }))
+}
 
+#[tokio::test(start_paused = true)]
+async fn a_refusal_after_a_step_does_not_free_the_key() {
+    let refusals: [fn(String) -> Response<Body>; 2] = [
+        |text| response(StatusCode::CONFLICT, text),
+        // Its own transaction had lost, which says nothing of the step.
+        |text| {
+            let mut response = response(StatusCode::CONFLICT, text);
+            response.extensions_mut().insert(Verdict::Conflict);
+            response
+        },
+    ];
+    for (refusal, told) in refusals
+        .into_iter()
+        .zip([None, Some(RejectionKind::OutcomePending)])
+    {
+        let (store, taken) = (memory(), memory());
+        let again = refusing(&run_again(store.clone()), refusal);
+        let refused = refusing(&layer(taken.clone()), refusal);
+        for _ in 0..2 {
+            // Not that nothing was committed.
+            assert_eq!(send(&again, post("k", "{}")).await.rejection(), told);
+        }
+        assert_eq!(store.count(Call::Release), 0);
+        // What was done is known to each run that takes over.
+        assert_eq!(store.count(Call::Note), 1);
+
+        send(&refused, post("k", "{}")).await;
+        let retried = send(&refused, post("k", "{}")).await;
+        assert_eq!(retried.rejection(), Some(RejectionKind::OutcomeUnknown));
+        assert_eq!(taken.count(Call::Note), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_the_handler_gave_back_has_no_steps() {
+    let discarded = |text| {
+        let mut response = response(StatusCode::CONFLICT, text);
+        response.extensions_mut().insert(Verdict::Discard);
+        response
+    };
+    let service = refusing(&run_again(MemoryStore::new()), discarded);
     assert_eq!(send(&service, post("k", "{}")).await.text(), "1");
     assert_eq!(send(&service, post("k", "{}")).await.text(), "2");
 }

@@ -9,7 +9,7 @@ use sqlx::{
 use tower_idempotency::{
     StoreErrorKind,
     mysql::{LeaseStore, TransactionStore},
-    store::Store,
+    store::{Note, Store},
 };
 use uuid::Uuid;
 
@@ -307,4 +307,32 @@ async fn a_server_without_a_free_connection_is_unavailable() {
     drop(taken);
     until(async || store.ping().await.is_ok()).await;
     claim(&store, &fresh_key(), &terms()).await;
+}
+
+/// Text functions that would give more than this gave NULL instead, over all notes, where the mode isn't strict.
+#[tokio::test(flavor = "multi_thread")]
+async fn notes_beyond_the_packet_limit_are_refused_and_cost_no_earlier_ones() {
+    let Some(server) = MariaDb::start_with(&["max-allowed-packet = 64K"]) else {
+        return;
+    };
+    let database = Database::at(server.database().await);
+    for mode in ["", "STRICT_TRANS_TABLES"] {
+        let store = database
+            .clone()
+            .with(&format!("SET SESSION sql_mode = '{mode}'"))
+            .lease(1)
+            .await;
+        let steps = store.steps().unwrap();
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        let note = |name: &str| Note::new(name, vec![7; 40_000]);
+        steps.note(&claimed, &note("first")).await.unwrap();
+        let refused = steps.note(&claimed, &note("second")).await;
+        assert_kind(refused, StoreErrorKind::Other);
+        steps
+            .note(&claimed, &Note::new("third", "3"))
+            .await
+            .unwrap();
+        let notes = steps.notes(&claimed).await.unwrap();
+        assert_eq!(notes, [note("first"), Note::new("third", "3")], "{mode:?}");
+    }
 }

@@ -324,7 +324,8 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn note_row(&self, claim: &Claim, appended: &[u8]) -> Result<bool, StoreError> {
-        let note = || of_claim(self.sql.note.query().bind(appended.to_vec()), claim);
+        let length = appended.len() as u64;
+        let note = || of_claim(self.sql.note.query().bind(appended.to_vec()), claim).bind(length);
         self.write(note).await
     }
 

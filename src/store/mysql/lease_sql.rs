@@ -40,10 +40,12 @@ const SETTLE_LOST: &str = "
 INSERT INTO {table} (fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires, response, record_key)
 VALUES (?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?, ?)";
 
-/// Appends to the notes. Both are bytes, so that no character set is of account.
+/// Appends to the notes. Both are bytes, so that no character set is of account. What `CONCAT` gives beyond the limit is NULL, and an
+/// error in a strict mode only: a sum that no number can hold is one in every mode, and leaves the notes as they are.
 const NOTE: &str = "
 UPDATE {table} SET steps = CONCAT(COALESCE(steps, x''), ?)
-WHERE record_key = ? AND nonce = ? AND state <> 1 AND expires - {now} > 0";
+WHERE record_key = ? AND nonce = ? AND state <> 1 AND expires - {now} > 0
+    AND 18446744073709551615 + (LENGTH(COALESCE(steps, x'')) + ? > @@max_allowed_packet) > 0";
 
 const NOTES: &str = "
 SELECT steps FROM {table} WHERE record_key = ? AND nonce = ? AND state <> 1 AND expires - {now} > 0";
