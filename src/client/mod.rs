@@ -102,5 +102,3 @@ pub use self::{
     resumed::Resumed,
     service::IdempotentRetry,
 };
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
