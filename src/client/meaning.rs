@@ -71,6 +71,9 @@ impl Meaning {
             Some(Self::Done)
         } else if is(Kind::OutcomeUnknown) {
             Some(Self::Unclear)
+        } else if is(Kind::BodyTooLarge) {
+            // RESOURCE_EXHAUSTED, which otherwise may have been a success.
+            Some(Self::Refused)
         } else if is(Kind::NotCommitted) || is(Kind::StoreFull) || is(Kind::StoreUnavailable) {
             Some(Self::Busy)
         } else {
