@@ -72,7 +72,7 @@ impl Meaning {
         } else if is(Kind::OutcomeUnknown) {
             Some(Self::Unclear)
         } else if is(Kind::BodyTooLarge) {
-            // RESOURCE_EXHAUSTED, which otherwise may have been a success.
+            // Its gRPC status, RESOURCE_EXHAUSTED, may come after a success elsewhere.
             Some(Self::Refused)
         } else if is(Kind::NotCommitted) || is(Kind::StoreFull) || is(Kind::StoreUnavailable) {
             Some(Self::Busy)
