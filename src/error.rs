@@ -1,6 +1,6 @@
 use std::{error::Error, fmt};
 
-type BoxError = Box<dyn Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// What went wrong in a [`Store`](crate::store::Store), opaque but for its [kind](StoreErrorKind).
 ///

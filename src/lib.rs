@@ -37,7 +37,8 @@
 //! # Where to look
 //!
 //! - The README: what a client sees, what is guaranteed, how to choose store, scope, lease and retention, where the layer goes.
-//! - `docs/patterns.md`: the business table as the store, an outbox for e-mails, a receiver of webhooks. `docs/limits.md`: what a key can't do.
+//! - `docs/patterns.md`: the business table as the store, an outbox for e-mails, a receiver of webhooks. `docs/limits.md`: what
+//!   a key can't do. `docs/client.md`, `docs/browser.md` and `docs/grpc.md`: for whoever calls. `docs/downstream.md`: effects elsewhere.
 //! - [`IdempotencyLayer`]: every setting, with its default in [`defaults`].
 //! - [`MemoryStore`] for tests and single processes; `TransactionStore`, with `Tx` for the handler's own writes, and `LeaseStore` in
 //!   `sqlite`, `postgres` and `mysql`; `RedisStore`.

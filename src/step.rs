@@ -2,9 +2,7 @@ use std::{error::Error, fmt};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{IdempotencyContext, flow::Noted};
-
-type BoxError = Box<dyn Error + Send + Sync>;
+use crate::{IdempotencyContext, error::BoxError, flow::Noted};
 
 impl IdempotencyContext {
     /// Does something once for this key, over all of its runs: a recovery point.

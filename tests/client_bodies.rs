@@ -1,5 +1,5 @@
 //! The same bytes on all attempts, whatever the body is and whatever the attempt before met.
-#![cfg(feature = "client")]
+#![cfg(all(feature = "client", feature = "memory"))]
 
 mod client_support;
 mod support;

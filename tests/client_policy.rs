@@ -284,6 +284,23 @@ async fn a_grpc_refusal_counts_by_its_code_and_pushback() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grpc_message_above_the_servers_limit_has_a_known_outcome() {
+    for (code, unknown) in [("body_too_large", false), ("another", true)] {
+        let headers = [
+            GRPC,
+            ("grpc-status", "8"),
+            ("idempotency-code", code),
+            ("grpc-retry-pushback-ms", "-1"),
+        ];
+        let wire = Wire::new([with_headers(200, &headers)]);
+        let response = send(&grpc_layer(), &wire, grpc_request()).await;
+        let response = response.expect("a response");
+        assert_eq!(delivery(&response).outcome_is_unknown(), unknown, "{code}");
+        assert_eq!(wire.count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_grpc_call_that_is_not_named_unary_passes_through() {
     for layer in [IdempotentRetryLayer::new(), grpc_layer()] {
         let wire = Wire::new([Step::Fail]);

@@ -1,30 +1,19 @@
 //! What the outbox example promises, with the shop, the relays and the mail service in processes of their own.
 #![cfg(unix)]
 
+mod http_proxy;
 mod server;
 
-use std::{
-    net::SocketAddr,
-    process::Stdio,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{process::Stdio, time::Duration};
 
-use axum::{
-    Router,
-    body::Bytes,
-    extract::State,
-    http::{HeaderMap, Method, StatusCode},
-    routing::post,
-};
+use http::{Method, StatusCode};
 use http_body_util::Full;
+use http_proxy::{Fault, Proxy};
 use server::{Answer, Caller, LIMIT, example, fresh_key, listening};
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 use tokio::{
-    net::TcpListener,
     process::{Child, Command},
-    sync::watch,
     time::{interval, timeout},
 };
 
@@ -54,7 +43,7 @@ async fn an_order_is_mailed_once_however_often_it_is_sent() {
             r#"{"subject":"Your order 2: 3 × lamp","to":"alice@example.com"}"#,
         ]
     );
-    assert_eq!(world.post_office.keys().len(), 2);
+    assert_eq!(world.keys().len(), 2);
     assert_eq!(world.shop("SELECT count(*) FROM outbox").await, 2);
 }
 
@@ -96,21 +85,21 @@ async fn an_order_whose_key_was_forgotten_is_not_placed_again_while_its_mail_is_
 #[tokio::test]
 async fn a_mail_whose_relay_is_killed_before_it_has_marked_it_is_delivered_again_under_the_same_key()
  {
-    for (hold, sent) in [(Hold::Mails, 0), (Hold::Answers, 1)] {
+    for (fault, sent) in [(Fault::HoldRequest, 0), (Fault::HoldAnswer, 1)] {
         let world = World::start().await;
-        world.post_office.hold(hold);
+        world.post_office.script(MAIL, [fault]);
         let mut relay = world.relay();
         assert_eq!(world.order(&fresh_key(), 2).await.status, 201);
-        world.post_office.holds_one().await;
+        world.post_office.struck(1).await;
         assert_eq!(world.sent().await.len(), sent);
         relay.kill().await.expect("a dead relay");
         assert_eq!(world.shop(DELIVERED).await, 0);
 
         world.end_the_claim().await;
-        world.post_office.hold(Hold::Nothing);
+        world.post_office.release();
         let _relay = world.relay();
         world.until_delivered(1).await;
-        let keys = world.post_office.keys();
+        let keys = world.keys();
         assert_eq!(keys.len(), 2);
         assert_eq!(keys[0], keys[1]);
         assert_eq!(world.sent().await.len(), 1);
@@ -125,7 +114,7 @@ async fn of_several_relays_one_delivers_each_mail() {
         assert_eq!(world.order(&fresh_key(), 1).await.status, 201);
     }
     world.until_delivered(20).await;
-    let mut keys = world.post_office.keys();
+    let mut keys = world.keys();
     assert_eq!(keys.len(), 20);
     keys.sort();
     keys.dedup();
@@ -136,7 +125,8 @@ async fn of_several_relays_one_delivers_each_mail() {
 #[tokio::test]
 async fn a_mail_that_fails_is_tried_again_and_holds_up_no_other() {
     let world = World::start().await;
-    world.post_office.refuse_next();
+    let refused = Fault::answer(StatusCode::BAD_GATEWAY, &[], "");
+    world.post_office.script(MAIL, [refused]);
     for _ in 0..2 {
         assert_eq!(world.order(&fresh_key(), 1).await.status, 201);
     }
@@ -144,7 +134,7 @@ async fn a_mail_that_fails_is_tried_again_and_holds_up_no_other() {
     world.until_delivered(1).await;
     world.end_the_claim().await;
     world.until_delivered(2).await;
-    let keys = world.post_office.keys();
+    let keys = world.keys();
     assert_eq!(keys.len(), 3);
     assert_eq!(keys[2], keys[0]);
     assert_eq!(world.sent().await.len(), 2);
@@ -164,16 +154,17 @@ async fn a_mail_whose_key_may_be_forgotten_is_left_to_a_person() {
     world.until_delivered(1).await;
     let delivered = "SELECT rowid FROM outbox WHERE delivered IS NOT NULL";
     assert_eq!(world.shop(delivered).await, 2);
-    assert_eq!(world.post_office.keys().len(), 1);
+    assert_eq!(world.keys().len(), 1);
 }
 
+const MAIL: &str = "POST /mails";
 const DELIVERED: &str = "SELECT count(*) FROM outbox WHERE delivered IS NOT NULL";
 
 /// A shop, a mail service, and what stands between it and the relays.
 struct World {
     directory: TempDir,
     client: Caller,
-    post_office: PostOffice,
+    post_office: Proxy,
     _servers: [Child; 2],
 }
 
@@ -186,7 +177,7 @@ impl World {
             command.spawn().expect("a process")
         });
         let client = Caller::new(listening(&mut shop).await);
-        let post_office = PostOffice::before(listening(&mut mail).await).await;
+        let post_office = Proxy::start(listening(&mut mail).await).await;
         Self {
             directory,
             client,
@@ -197,7 +188,7 @@ impl World {
 
     fn relay(&self) -> Child {
         part_of_the_example("relay", &self.directory)
-            .env("MAIL_URL", format!("http://{}", self.post_office.address))
+            .env("MAIL_URL", format!("http://{}", self.post_office.address()))
             .spawn()
             .expect("a process")
     }
@@ -246,6 +237,12 @@ impl World {
         assert_eq!(changed.expect("a change").rows_affected(), 1);
     }
 
+    /// Of all mails that relays have tried to deliver.
+    fn keys(&self) -> Vec<String> {
+        let mails = self.post_office.requests(MAIL);
+        mails.iter().map(http_proxy::Request::key).collect()
+    }
+
     async fn sent(&self) -> Vec<String> {
         let mut connection = self.connect("mail.db").await;
         let sent = sqlx::query_scalar("SELECT mail FROM sent ORDER BY id");
@@ -271,95 +268,4 @@ fn part_of_the_example(part: &str, directory: &TempDir) -> Command {
         .env_remove("MAIL_URL")
         .kill_on_drop(true);
     command
-}
-
-/// Passes mails on to the mail service, and sees their keys.
-#[derive(Clone)]
-struct PostOffice {
-    address: SocketAddr,
-    state: Arc<Posted>,
-}
-
-struct Posted {
-    mails: Caller,
-    keys: Mutex<Vec<String>>,
-    refusing: Mutex<bool>,
-    hold: watch::Sender<Hold>,
-    held: watch::Sender<usize>,
-}
-
-/// What doesn't come through.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Hold {
-    #[default]
-    Nothing,
-    Mails,
-    Answers,
-}
-
-impl Posted {
-    async fn come_through(&self, what: Hold) {
-        let mut hold = self.hold.subscribe();
-        if *hold.borrow() == what {
-            self.held.send_modify(|held| *held += 1);
-            drop(hold.wait_for(|hold| *hold != what).await);
-        }
-    }
-}
-
-impl PostOffice {
-    async fn before(mails: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
-        let address = listener.local_addr().expect("an address");
-        let state = Arc::new(Posted {
-            mails: Caller::new(mails),
-            keys: Mutex::default(),
-            refusing: Mutex::default(),
-            hold: watch::Sender::default(),
-            held: watch::Sender::default(),
-        });
-        let app = Router::new().route("/mails", post(pass_on));
-        let app = app.with_state(Arc::clone(&state));
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        Self { address, state }
-    }
-
-    fn keys(&self) -> Vec<String> {
-        self.state.keys.lock().expect("no panic before").clone()
-    }
-
-    fn hold(&self, hold: Hold) {
-        self.state.hold.send_replace(hold);
-    }
-
-    async fn holds_one(&self) {
-        let mut held = self.state.held.subscribe();
-        let held = held.wait_for(|held| *held == 1);
-        drop(timeout(LIMIT, held).await.expect("a mail in time"));
-    }
-
-    fn refuse_next(&self) {
-        *self.state.refusing.lock().expect("no panic before") = true;
-    }
-}
-
-async fn pass_on(
-    State(state): State<Arc<Posted>>,
-    headers: HeaderMap,
-    mail: Bytes,
-) -> Result<StatusCode, StatusCode> {
-    let key = headers.get("idempotency-key").expect("a key").clone();
-    let text = key.to_str().expect("a text").to_owned();
-    state.keys.lock().expect("no panic before").push(text);
-    if std::mem::take(&mut *state.refusing.lock().expect("no panic before")) {
-        return Err(StatusCode::BAD_GATEWAY);
-    }
-    state.come_through(Hold::Mails).await;
-    let request = state.mails.request(Method::POST, "/mails");
-    let request = request
-        .header("idempotency-key", key)
-        .body(Full::from(mail));
-    let answer = state.mails.send(request.expect("a request")).await;
-    state.come_through(Hold::Answers).await;
-    Ok(answer.status)
 }

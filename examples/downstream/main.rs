@@ -7,9 +7,9 @@
 //! curl -i localhost:3000/charges -H 'Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324' \
 //!     -H 'Content-Type: application/json' -d '{"amount":1000}'
 //! # HTTP/1.1 201 Created
-//! # {"id":"d0c4…","amount":1000,"authorization":1,"attempt":1}
+//! # {"amount":1000,"attempt":1,"authorization":1,"id":"7c33…"}
 //! curl localhost:4000/authorizations
-//! # [{"id":1,"amount":1000,"asked":1}]
+//! # [{"amount":1000,"asked":1,"id":1}]
 //! ```
 //!
 //! `… -- app --crash` dies when the network has answered, before its own commit. Charge with another key, start the app without the flag,

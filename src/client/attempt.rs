@@ -4,7 +4,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use super::{
-    Answer, AttemptEnd, BoxError,
+    Answer, AttemptEnd,
     answer::{Reading, is_problem},
     meaning::Meaning,
     settings::Settings,
@@ -13,6 +13,7 @@ use crate::{
     RequestBody, ResponseBody,
     body::{Collected, Collector, Stop},
     content_type, defaults,
+    error::BoxError,
     grpc::Protocol,
 };
 

@@ -6,13 +6,13 @@ use tokio::time::{sleep, timeout_at};
 use tower_service::Service;
 
 use super::{
-    BoxError, Error, ErrorKind, GaveUp, Resumed,
+    Error, ErrorKind, GaveUp, Resumed,
     attempt::attempt,
     outgoing::{self, Outgoing},
     progress::Progress,
     settings::Settings,
 };
-use crate::{RequestBody, ResponseBody};
+use crate::{RequestBody, ResponseBody, error::BoxError};
 
 /// Makes one call: a key, and as many attempts as it takes.
 pub(super) async fn call<S, B, R>(

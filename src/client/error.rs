@@ -1,7 +1,7 @@
 use std::{error, fmt};
 
-use super::{BoxError, GaveUp};
-use crate::{IdempotencyKey, InvalidKey};
+use super::GaveUp;
+use crate::{IdempotencyKey, InvalidKey, error::BoxError};
 
 /// A call without an answer: its last attempt ended without one, or nothing was sent.
 ///

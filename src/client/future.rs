@@ -7,8 +7,8 @@ use std::{
 use http::Response;
 use pin_project_lite::pin_project;
 
-use super::{BoxError, Error};
-use crate::ResponseBody;
+use super::Error;
+use crate::{ResponseBody, error::BoxError};
 
 pin_project! {
     /// The future of [`IdempotentRetry`](super::IdempotentRetry).

@@ -7,6 +7,10 @@ use super::{IdempotentRetry, RetryPolicy, budget::Budget, settings::Settings};
 
 /// Wraps a client so that each call has one idempotency key, and is retried with it.
 ///
+/// The client is a `Service<Request<RequestBody<B>>>`, for the body `B` of the caller's requests, and `Clone`, `Send` and `'static`. Its
+/// response has any body, its error any type that becomes a boxed `Error + Send + Sync`. For one that takes a body of its own, such as
+/// tonic's, put a `map_request` below the layer.
+///
 /// Clones, and the services that they make, share the [retry budget](Self::with_retry_budget).
 #[derive(Clone, Debug, Default)]
 pub struct IdempotentRetryLayer {

@@ -70,6 +70,9 @@ impl Meaning {
             Some(Self::Done)
         } else if is(Kind::OutcomeUnknown) {
             Some(Self::Unclear)
+        } else if is(Kind::BodyTooLarge) {
+            // Its gRPC status, RESOURCE_EXHAUSTED, may come after a success elsewhere.
+            Some(Self::Refused)
         } else if is(Kind::NotCommitted) || is(Kind::StoreFull) || is(Kind::StoreUnavailable) {
             Some(Self::Busy)
         } else {

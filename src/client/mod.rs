@@ -103,5 +103,3 @@ pub use self::{
     resumed::Resumed,
     service::IdempotentRetry,
 };
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,10 +1,11 @@
 use http::{Request, request::Parts};
 use http_body::Body;
 
-use super::{BoxError, Resumed, settings::Settings};
+use super::{Resumed, settings::Settings};
 use crate::{
     IdempotencyKey, InvalidKey, KeyFormat, RequestBody,
     body::{Collected, Collector, Stop},
+    error::BoxError,
     key_by,
 };
 

@@ -4,12 +4,12 @@ use http::Response;
 use tokio::time::Instant;
 
 use super::{
-    BoxError, Decision, Delivery, Error, ErrorKind, GaveUp, Resumed,
+    Decision, Delivery, Error, ErrorKind, GaveUp, Resumed,
     attempt::{Answered, End},
     pause::{asked, pause},
     settings::Settings,
 };
-use crate::{IdempotencyKey, ResponseBody};
+use crate::{IdempotencyKey, ResponseBody, error::BoxError};
 
 /// How far a call has come, and how far it may go.
 pub(super) struct Progress<'a> {

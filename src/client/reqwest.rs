@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use reqwest::{ClientBuilder, redirect, retry};
 use tower_service::Service;
 
-use super::BoxError;
+use crate::error::BoxError;
 
 /// reqwest as a `Service<http::Request<_>>`, to be wrapped by [`IdempotentRetryLayer`](super::IdempotentRetryLayer).
 ///

@@ -8,8 +8,8 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{BoxError, Error, ErrorKind, ResponseFuture, call::call, settings::Settings};
-use crate::{RequestBody, ResponseBody};
+use super::{Error, ErrorKind, ResponseFuture, call::call, settings::Settings};
+use crate::{RequestBody, ResponseBody, error::BoxError};
 
 /// The client that [`IdempotentRetryLayer`](super::IdempotentRetryLayer) makes of another.
 ///

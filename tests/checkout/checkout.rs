@@ -70,6 +70,14 @@ impl Checkout {
         self.proxy.script("POST /charges", faults);
     }
 
+    /// Charges, and the page never hears of it, however often it asks.
+    pub(crate) async fn pay_without_an_answer(&self) {
+        let lost = [Fault::LoseAnswer].into_iter();
+        self.script(lost.chain(vec![Fault::LoseRequest; 30]));
+        self.browser.click("pay").await;
+        self.ends("unanswered").await;
+    }
+
     /// All requests to charge, as the proxy got them.
     pub(crate) fn sent(&self) -> Vec<Request> {
         self.proxy.requests("POST /charges")

@@ -82,10 +82,7 @@ async fn an_edited_cart_waits_until_it_is_known_what_became_of_the_one_before() 
     let Some(checkout) = Checkout::open().await else {
         return;
     };
-    let lost = [Fault::LoseAnswer].into_iter();
-    checkout.script(lost.chain(vec![Fault::LoseRequest; 30]));
-    checkout.browser.click("pay").await;
-    checkout.ends("unanswered").await;
+    checkout.pay_without_an_answer().await;
     checkout.put("mug", 5).await;
     assert_eq!(checkout.browser.text("total").await, "€79.50");
     for way_to_a_new_key in ["#pay[hidden]", "#new[hidden]"] {

@@ -4,7 +4,7 @@ use std::mem;
 
 use serde_json::json;
 
-use crate::{browser::Browser, checkout::Checkout, http_proxy::Fault, servers::chromium};
+use crate::{browser::Browser, checkout::Checkout, servers::chromium};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_session_gets_neither_the_answer_nor_the_charge() {
@@ -50,10 +50,7 @@ async fn a_purchase_whose_session_is_gone_is_not_charged_to_the_next_one() {
     let Some(checkout) = Checkout::open().await else {
         return;
     };
-    let lost = [Fault::LoseAnswer].into_iter();
-    checkout.script(lost.chain(vec![Fault::LoseRequest; 30]));
-    checkout.browser.click("pay").await;
-    checkout.ends("unanswered").await;
+    checkout.pay_without_an_answer().await;
     checkout.script([]);
     checkout.browser.forget_cookies().await;
     checkout.browser.click("again").await;

@@ -4,11 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::{
-    checkout::Checkout,
-    http_proxy::{Fault, Request},
-    shop::Gate,
-};
+use crate::{checkout::Checkout, http_proxy::Request, shop::Gate};
 
 /// Without the mouse, which is in one tab at a time.
 const PRESS_AT: &str = "
@@ -70,10 +66,7 @@ async fn what_another_tab_has_begun_is_ended_before_another_cart_is_paid() {
         .find("#cart:not([hidden]) #pay:enabled")
         .await;
     checkout.browser.go_to_tab(0).await;
-    let lost = [Fault::LoseAnswer].into_iter();
-    checkout.script(lost.chain(vec![Fault::LoseRequest; 30]));
-    checkout.browser.click("pay").await;
-    checkout.ends("unanswered").await;
+    checkout.pay_without_an_answer().await;
 
     checkout.browser.go_to_tab(1).await;
     checkout.ends("unanswered").await;

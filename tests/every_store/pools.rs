@@ -1,4 +1,4 @@
-//! Connections: how many a run needs (M8, C81).
+//! Connections: how many a run needs.
 
 use std::sync::Arc;
 

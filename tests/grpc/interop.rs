@@ -27,21 +27,14 @@ struct Grpcio(PathBuf);
 impl Grpcio {
     /// None if `scripts/venv grpcio tests/grpc/grpcio` didn't install it.
     fn find() -> Option<Self> {
-        let test = std::env::current_exe().expect("the path of this test");
-        let target = test.ancestors().nth(3).expect("the target directory");
-        let environment = target.join("grpcio");
-        let of = |path: PathBuf| std::fs::read(path).ok();
-        let installed = of(environment.join("requirements.txt"));
-        if installed.is_none() || installed != of(beside("requirements.txt")) {
-            return external::missing("grpcio (scripts/venv grpcio tests/grpc/grpcio)");
-        }
-        Some(Self(environment.join("bin/python")))
+        external::python("grpcio", DIRECTORY).map(Self)
     }
 
     /// Calls with this text, retries on these statuses, and tells what came of it.
     async fn call(&self, address: SocketAddr, text: &str, statuses: &[&str]) -> Value {
         let process = Command::new(&self.0)
-            .arg(beside("call.py"))
+            .arg("call.py")
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(DIRECTORY))
             .args([&address.to_string(), "k", text])
             .args(statuses)
             // Nothing that names a proxy of this machine.
@@ -54,12 +47,7 @@ impl Grpcio {
     }
 }
 
-fn beside(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/grpc/grpcio")
-        .join(name)
-}
-
+const DIRECTORY: &str = "tests/grpc/grpcio";
 const IN_FLIGHT: Outcome = Outcome::Refused(RejectionKind::InFlight);
 
 #[tokio::test]

@@ -38,7 +38,7 @@ async fn a_takeover_skips_what_is_done_and_goes_on_after_it() {
     assert_eq!((store.count(Call::Notes), store.count(Call::Note)), (2, 2));
 }
 
-/// C45, C53: the charge went through, and the receipt did not.
+/// The charge went through, and the receipt did not.
 #[tokio::test(start_paused = true)]
 async fn a_charge_whose_receipt_fails_is_never_made_twice() {
     for takeover in [Takeover::Refuse, Takeover::RunAgain] {

@@ -33,7 +33,6 @@ async fn a_request_without_a_transaction_is_told_so() {
     assert_eq!(error.kind(), TxErrorKind::Absent);
 }
 
-/// C77, M2.
 #[tokio::test]
 async fn a_swallowed_deadlock_is_a_conflict_and_nothing_is_persisted() {
     for gives_up in [false, true] {

@@ -1,6 +1,11 @@
 //! What is asked of the surroundings, and told to who runs the tests.
 
-use std::{io::Write, path::Path, process::Command};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// The server that the environment names, to be used instead of one of our own.
 pub fn url(variable: &str) -> Option<String> {
@@ -19,6 +24,24 @@ pub fn missing<T>(server: &str) -> Option<T> {
 pub fn missing_as_ever<T>(server: &str) -> Option<T> {
     tell(&format!("SKIPPED: {server} is not installed"));
     None
+}
+
+/// The interpreter of a virtual environment, with what the `requirements.txt` of a test wants.
+///
+/// None if `scripts/venv` didn't make it: see [`missing`].
+pub fn python(environment: &str, directory: &str) -> Option<PathBuf> {
+    let test = std::env::current_exe().expect("the path of this test");
+    let target = test.ancestors().nth(3).expect("the target directory");
+    let place = target.join(environment);
+    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+    let requirements = |of: &Path| fs::read(of.join("requirements.txt")).ok();
+    let installed = requirements(&place);
+    if installed.is_none() || installed != requirements(&wanted) {
+        return missing(&format!(
+            "{environment} (scripts/venv {environment} {directory})"
+        ));
+    }
+    Some(place.join("bin/python"))
 }
 
 /// What the program says of itself.

@@ -18,6 +18,8 @@ use tokio::{
 
 use super::external;
 
+const DIRECTORY: &str = "tests/stripe_sdk";
+
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -51,17 +53,7 @@ pub struct Call {
 impl Sdk {
     /// None if `scripts/venv stripe-sdk tests/stripe_sdk` didn't install it.
     pub fn find() -> Option<Self> {
-        let test = std::env::current_exe().expect("the path of this test");
-        let target = test.ancestors().nth(3).expect("the target directory");
-        let environment = target.join("stripe-sdk");
-        let of = |path: PathBuf| std::fs::read(path).ok();
-        let installed = of(environment.join("requirements.txt"));
-        if installed.is_none() || installed != of(beside("requirements.txt")) {
-            return external::missing(
-                "Stripe's SDK for Python (scripts/venv stripe-sdk tests/stripe_sdk)",
-            );
-        }
-        Some(Self(environment.join("bin/python")))
+        external::python("stripe-sdk", DIRECTORY).map(Self)
     }
 
     /// Starts a charge of 10 euros, whose attempts end after so many seconds.
@@ -71,7 +63,8 @@ impl Sdk {
 
     pub fn charge_of(&self, amount: i64, api: SocketAddr, timeout: f32, key: Option<&str>) -> Call {
         let mut process = Command::new(&self.0)
-            .arg(beside("charge.py"))
+            .arg("charge.py")
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(DIRECTORY))
             .arg(format!("http://{api}"))
             .args([timeout.to_string(), amount.to_string()])
             .args(key)
@@ -116,10 +109,4 @@ impl Call {
         self.told.await.expect("the end of its error output");
         serde_json::from_str(&output).expect("what came of it")
     }
-}
-
-fn beside(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/stripe_sdk")
-        .join(name)
 }
