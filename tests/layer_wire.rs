@@ -51,21 +51,26 @@ async fn serve(
 
 /// What the server sends, byte by byte, to requests on one connection, the last of which closes it.
 async fn exchange(address: SocketAddr, paths: &[&str]) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("a server");
+    let mut requests = String::new();
     for (number, path) in (1..).zip(paths) {
         let last = if number == paths.len() {
             "connection: close\r\n"
         } else {
             ""
         };
-        let request = format!(
+        requests += &format!(
             "POST {path} HTTP/1.1\r\nhost: test\r\nidempotency-key: {path}\r\ncontent-length: 2\r\n{last}\r\n{{}}"
         );
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("a reader");
     }
+    exchange_bytes(address, &requests).await
+}
+
+async fn exchange_bytes(address: SocketAddr, requests: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("a server");
+    stream
+        .write_all(requests.as_bytes())
+        .await
+        .expect("a reader");
     let mut received = Vec::new();
     stream.read_to_end(&mut received).await.expect("an end");
     String::from_utf8(received).expect("text")
@@ -267,6 +272,41 @@ async fn trailers_are_sent_and_replayed_over_http_2() {
         assert_eq!(body.to_bytes(), "data");
     }
     assert_eq!(runs.count(), 1);
+}
+
+/// hyper sends trailers over HTTP/1 to who asks for them (`TE`), if the head names them (`Trailer`) and gives no length.
+#[tokio::test]
+async fn over_http_1_trailers_are_sent_with_the_first_answer_and_a_replay_ends_without() {
+    let runs = Runs::default();
+    let address = serve(&runs, |_| {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-checksum", HeaderValue::from_static("7"));
+        let mut response = with_status(201, [Step::Data("hello"), Step::Trailers(trailers)]);
+        let names = HeaderValue::from_static("x-checksum");
+        response.headers_mut().insert(header::TRAILER, names);
+        response
+    })
+    .await;
+    let request = |key: &str| {
+        format!(
+            "POST / HTTP/1.1\r\nhost: test\r\nte: trailers\r\n{key}content-length: 2\r\nconnection: close, te\r\n\r\n{{}}"
+        )
+    };
+    let sent = "5\r\nhello\r\n0\r\nx-checksum: 7\r\n\r\n";
+    let whole = "5\r\nhello\r\n0\r\n\r\n";
+
+    for (key, named, expected) in [
+        ("", 1, sent),
+        ("idempotency-key: k\r\n", 1, sent),
+        ("idempotency-key: k\r\n", 0, whole),
+    ] {
+        let response = exchange_bytes(address, &request(key)).await;
+        let (lines, body) = parse(&response);
+        assert_eq!(body, expected, "{response}");
+        assert_eq!(count(&lines, "trailer"), named, "{response}");
+        assert_eq!(count(&lines, "content-length"), 0, "{response}");
+    }
+    assert_eq!(runs.count(), 2, "one without a key");
 }
 
 #[tokio::test]

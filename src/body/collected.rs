@@ -21,8 +21,15 @@ impl Collected {
         self.data.is_empty() && self.trailers.is_none()
     }
 
+    /// Exact only without trailers: over HTTP/1, a server that is told the length has no place for them.
     pub(super) fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.data.len() as u64)
+        let length = self.data.len() as u64;
+        if self.trailers.is_none() {
+            return SizeHint::with_exact(length);
+        }
+        let mut hint = SizeHint::new();
+        hint.set_lower(length);
+        hint
     }
 }
 

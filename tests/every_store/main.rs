@@ -11,6 +11,7 @@
 mod app;
 mod backends;
 mod duplicates;
+mod grpc;
 mod listing;
 mod pools;
 mod runs;
@@ -70,6 +71,8 @@ on_every_store! {
     pools::handlers_on_a_lease_store_may_have_the_whole_pool
     runs::fences_grow_from_run_to_run_also_when_a_key_was_free_between_them
     runs::an_operator_finds_a_record_by_scope_and_header_and_frees_the_key
+    grpc::a_call_is_replayed_with_its_trailers_byte_for_byte
+    grpc::a_call_that_fails_in_its_trailers_is_undone_or_its_outcome_is_unknown
     steps::a_run_that_takes_over_goes_on_after_the_steps_of_the_one_before
     listing::unsettled_runs_are_listed_oldest_first_and_everything_is_counted
     listing::a_replay_tells_what_is_left_of_the_retention
