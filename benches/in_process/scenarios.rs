@@ -140,21 +140,27 @@ pub(crate) fn paths() -> Vec<Scenario> {
             Calls::new(guarded(runs, false, DAY), post(fresh, large)),
         )
         .reach("F, 64 KiB", 1.15),
-        #[cfg(feature = "client")]
-        Scenario::new(
-            "client",
-            runs,
-            Calls::new(crate::service::client(runs), post(none, small)),
-        )
-        .against("bare, no key"),
-        #[cfg(feature = "client")]
-        Scenario::new(
-            "client, GET",
-            runs,
-            Calls::new(crate::service::client(runs), get),
-        )
-        .against("bare GET"),
     ]
+    .into_iter()
+    .chain(client(runs))
+    .collect()
+}
+
+/// The client's layer in front of the bare service.
+#[cfg(feature = "client")]
+fn client(runs: &Runs) -> Vec<Scenario> {
+    let service = || crate::service::client(runs);
+    let get = || request(Method::GET, fresh(), &Bytes::new());
+    vec![
+        Scenario::new("client", runs, Calls::new(service(), post(none, 200)))
+            .against("bare, no key"),
+        Scenario::new("client, GET", runs, Calls::new(service(), get)).against("bare GET"),
+    ]
+}
+
+#[cfg(not(feature = "client"))]
+fn client(_: &Runs) -> Vec<Scenario> {
+    vec![]
 }
 
 /// The same calls with a thousand and with a million keys in the store.
