@@ -86,7 +86,8 @@ fn print_table(unit: &str, scenarios: &[Scenario], samples: &[Vec<f64>]) {
             .and_then(|base| samples.get(base))
             .expect("a row's name");
         let ratio = median(sample.iter().zip(base).map(|(it, base)| it / base));
-        println!("{row}  {ratio:>6.2}  {reach:>6.2} × {against}");
+        let reach = reach.map_or(String::new(), |reach| format!("{reach:.2}"));
+        println!("{row}  {ratio:>6.2}  {reach:>6} × {against}");
     }
 }
 

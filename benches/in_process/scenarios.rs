@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    fmt::Debug,
     hint::black_box,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -23,8 +24,8 @@ pub(crate) struct Scenario {
     load: Box<dyn Load>,
 }
 
-/// The row that it is compared with, and how many times as much it may cost.
-pub(crate) type Goal = (&'static str, f64);
+/// The row that it is compared with, and how many times as much it may cost, if that was set.
+pub(crate) type Goal = (&'static str, Option<f64>);
 
 impl Scenario {
     fn new(name: &'static str, runs: &Runs, load: impl Load + 'static) -> Self {
@@ -38,7 +39,13 @@ impl Scenario {
     }
 
     fn reach(mut self, against: &'static str, times: f64) -> Self {
-        self.goal = Some((against, times));
+        self.goal = Some((against, Some(times)));
+        self
+    }
+
+    #[cfg(feature = "client")]
+    fn against(mut self, other: &'static str) -> Self {
+        self.goal = Some((other, None));
         self
     }
 
@@ -134,6 +141,26 @@ pub(crate) fn paths() -> Vec<Scenario> {
         )
         .reach("F, 64 KiB", 1.15),
     ]
+    .into_iter()
+    .chain(client(runs))
+    .collect()
+}
+
+/// The client's layer in front of the bare service.
+#[cfg(feature = "client")]
+fn client(runs: &Runs) -> Vec<Scenario> {
+    let service = || crate::service::client(runs);
+    let get = || request(Method::GET, fresh(), &Bytes::new());
+    vec![
+        Scenario::new("client", runs, Calls::new(service(), post(none, 200)))
+            .against("bare, no key"),
+        Scenario::new("client, GET", runs, Calls::new(service(), get)).against("bare GET"),
+    ]
+}
+
+#[cfg(not(feature = "client"))]
+fn client(_: &Runs) -> Vec<Scenario> {
+    vec![]
 }
 
 /// The same calls with a thousand and with a million keys in the store.
@@ -293,12 +320,12 @@ pub(crate) trait Answers {
 
 impl<S, B> Answers for S
 where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<Body>, Response = Response<B>, Error: Debug>,
     B: http_body::Body<Data = Bytes, Error = Infallible> + Unpin,
 {
     async fn answer(&mut self, request: Request<Body>) -> usize {
-        let Ok(service) = self.ready().await;
-        let Ok(response) = service.call(request).await;
+        let service = self.ready().await.expect("a ready service");
+        let response = service.call(request).await.expect("an answer");
         read(response.into_body()).await
     }
 }

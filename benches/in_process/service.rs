@@ -155,3 +155,15 @@ pub(crate) fn guarded(
         .with_lease(retention.min(Duration::from_secs(30)))
         .layer(handler(runs))
 }
+
+/// The handler as a server, and the client's layer in front of it.
+#[cfg(feature = "client")]
+pub(crate) fn client(
+    runs: &Runs,
+) -> impl Service<
+    Request<Body>,
+    Response = Response<ResponseBody<Body>>,
+    Error = tower_idempotency::client::Error,
+> + use<> {
+    tower_idempotency::client::IdempotentRetryLayer::new().layer(handler(runs))
+}
