@@ -1,5 +1,5 @@
 //! What the answers to gRPC calls mean: their status is in the head or in the trailers, and so is the rest of what they tell.
-#![cfg(feature = "client")]
+#![cfg(all(feature = "client", feature = "memory"))]
 
 mod client_support;
 mod support;
