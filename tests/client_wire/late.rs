@@ -15,7 +15,7 @@ async fn a_retry_that_meets_the_first_attempt_in_flight_gets_its_charge() {
     let [hyper, reqwest] = KINDS.map(async |kind| {
         let world = World::new([]).await;
         world.shop.close();
-        let layer = retry().with_attempt_timeout(HASTY / 4).with_attempts(3);
+        let layer = retry().with_attempt_timeout(HASTY / 4).with_attempts(10);
         let reply = kind.with(&layer).oneshot(world.order());
         let retried = async {
             let in_flight = Outcome::Refused(RejectionKind::InFlight);
