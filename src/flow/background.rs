@@ -61,7 +61,8 @@ pub(super) fn release(guard: &Arc<Guard>, claim: Arc<Claim>) {
     });
 }
 
-/// Abandons a claim whose handler was dropped, once the notes of its steps are written. Once is enough: if the store doesn't hear it, the lease ends by itself.
+/// Abandons a claim whose handler was dropped, after the notes of its steps that are being written. It is tried once: if the store doesn't
+/// hear it, the lease ends by itself.
 pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>, context: IdempotencyContext) {
     spawn(guard, move |guard| async move {
         context.notes().written().await;
