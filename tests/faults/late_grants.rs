@@ -1,4 +1,4 @@
-//! Claims that wait for a lock of the database for longer than their lease (M31): it is over when it is granted.
+//! Claims that wait for a lock of the database for longer than their lease: it is over when it is granted.
 
 use std::time::Duration;
 

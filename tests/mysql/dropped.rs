@@ -127,7 +127,6 @@ async fn the_calls_of_a_lease_store_leave_no_statement_behind() {
     }
 }
 
-/// M3.
 #[tokio::test]
 async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
     let database = database!();
@@ -145,7 +144,6 @@ async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
     assert!(lost, "sqlx has mended this: Guarded may be simpler");
 }
 
-/// M4.
 #[tokio::test]
 async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
     let database = database!();

@@ -20,7 +20,6 @@ async fn is_mariadb(pool: &MySqlPool) -> bool {
     count(pool, version).await == 1
 }
 
-/// M2.
 #[tokio::test]
 async fn after_a_deadlock_the_session_writes_on_as_if_nothing_had_happened() {
     let database = database!();
@@ -65,7 +64,6 @@ async fn after_a_deadlock_the_session_writes_on_as_if_nothing_had_happened() {
     }
 }
 
-/// M19, M32.
 #[tokio::test]
 async fn a_statement_that_commits_takes_the_savepoint_with_it() {
     let database = database!();
@@ -148,7 +146,6 @@ async fn a_savepoint_may_begin_a_transaction_as_far_as_sqlx_is_concerned() {
     assert_eq!(count(&outside, CHARGES).await, 2);
 }
 
-/// M9.
 #[tokio::test]
 async fn a_lock_that_is_waited_for_in_vain_undoes_the_statement_only() {
     let database = database!();
@@ -177,7 +174,6 @@ async fn a_lock_that_is_waited_for_in_vain_undoes_the_statement_only() {
     run(&mut holder, "ROLLBACK").await.unwrap();
 }
 
-/// M35.
 #[tokio::test]
 async fn one_statement_can_be_kept_from_waiting_and_the_session_stays_as_it_is() {
     let database = database!();
@@ -209,7 +205,6 @@ async fn one_statement_can_be_kept_from_waiting_and_the_session_stays_as_it_is()
     drop(outside);
 }
 
-/// M6.
 #[tokio::test]
 async fn waiters_for_a_row_that_is_rolled_back_deadlock() {
     let database = database!();
@@ -240,7 +235,6 @@ async fn waiters_for_a_row_that_is_rolled_back_deadlock() {
     assert!(errors.contains(&1213), "{errors:?}");
 }
 
-/// M7.
 #[tokio::test]
 async fn locking_a_missing_row_first_and_inserting_it_then_deadlocks() {
     let database = database!();
@@ -271,7 +265,6 @@ async fn locking_a_missing_row_first_and_inserting_it_then_deadlocks() {
     drop(outside);
 }
 
-/// M20.
 #[tokio::test]
 async fn what_another_committed_meanwhile_is_seen_in_a_new_transaction_only() {
     let database = database!();
@@ -305,7 +298,6 @@ async fn what_another_committed_meanwhile_is_seen_in_a_new_transaction_only() {
     assert_eq!(seen, 1);
 }
 
-/// M12.
 #[tokio::test]
 async fn affected_rows_tell_nothing_of_an_upsert_and_count_what_an_update_found() {
     let database = database!();
@@ -332,7 +324,6 @@ async fn affected_rows_tell_nothing_of_an_upsert_and_count_what_an_update_found(
     assert_eq!(updated.last_insert_id(), 11);
 }
 
-/// M14, M31.
 #[tokio::test]
 async fn the_clock_is_the_same_in_every_time_zone_and_stands_still_within_a_statement() {
     let database = database!();
@@ -354,7 +345,6 @@ async fn the_clock_is_the_same_in_every_time_zone_and_stands_still_within_a_stat
     assert_eq!(times[3], 0);
 }
 
-/// M10.
 #[tokio::test]
 async fn fixed_length_bytes_are_compared_to_the_last() {
     let database = database!();

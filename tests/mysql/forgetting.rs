@@ -152,7 +152,7 @@ async fn an_operator_does_not_wait_for_a_running_handler() {
     assert_replays(&reserve(&other, &key).await, "new");
 }
 
-/// M29: the expiry is looked at again in the row that a purge has waited for. By its key alone it would be deleted.
+/// The expiry is looked at again in the row that a purge has waited for. By its key alone it would be deleted.
 #[tokio::test]
 async fn a_row_that_is_claimed_anew_while_a_purge_waits_for_it_is_kept() {
     let database = database!();

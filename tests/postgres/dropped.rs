@@ -53,7 +53,7 @@ pub(super) async fn is_in_transaction(pool: &PgPool) -> bool {
     sql.fetch_one(pool).await.unwrap().get(0)
 }
 
-/// M3: it is mended in a later sqlx than 0.9.0, and this test tells when.
+/// Mended in a later sqlx than 0.9.0: this test tells when.
 #[tokio::test]
 async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
     let database = database!();
@@ -69,7 +69,7 @@ async fn a_begin_that_is_dropped_leaves_a_transaction_in_the_pool() {
     assert!(poisoned.get() > 0);
 }
 
-/// M3, and what the stores do about it.
+/// What the stores do about the dropped `BEGIN`.
 #[tokio::test]
 async fn a_reservation_that_is_dropped_leaves_no_transaction_and_no_key_behind() {
     let database = database!();
@@ -120,7 +120,6 @@ async fn a_lease_call_that_is_dropped_leaves_a_pool_in_order() {
     }
 }
 
-/// M4
 #[tokio::test]
 async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
     let database = database!();
@@ -139,7 +138,7 @@ async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
     panic!("each commit was answered at its first poll");
 }
 
-/// M4, and what the store makes of it.
+/// What the store makes of the dropped `COMMIT`.
 #[tokio::test]
 async fn a_completion_that_is_dropped_is_told_truly_by_the_next_one() {
     let database = database!();

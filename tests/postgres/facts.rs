@@ -21,7 +21,6 @@ pub(super) async fn waits(outside: &PgPool) -> bool {
     count(outside, sql).await > 0
 }
 
-/// M1
 #[tokio::test]
 async fn a_commit_after_a_swallowed_error_says_ok_and_persists_nothing() {
     let database = database!();
@@ -37,7 +36,7 @@ async fn a_commit_after_a_swallowed_error_says_ok_and_persists_nothing() {
     assert_eq!(count(&pool, CHARGES).await, 0);
 }
 
-/// M13: sqlx's own rollback comes when the connection is used again or is back in the pool.
+/// The driver's own rollback comes when the connection is used again or is back in the pool.
 #[tokio::test]
 async fn a_released_key_is_free_for_others_when_the_call_returns() {
     let database = database!();
@@ -56,7 +55,6 @@ async fn a_released_key_is_free_for_others_when_the_call_returns() {
     }
 }
 
-/// M21
 #[tokio::test]
 async fn what_is_read_beside_taking_a_lock_is_older_than_the_lock() {
     let database = database!();
@@ -107,7 +105,7 @@ pub(super) async fn insert_claim(connection: &mut PgConnection, key: &RecordKey)
     inserted.unwrap();
 }
 
-/// M5 and M22: the claim waits for one that is not committed yet, and then neither makes a row nor sees one.
+/// The claim waits for one that is not committed yet, and then neither makes a row nor sees one.
 #[tokio::test]
 async fn a_claim_that_meets_one_in_the_making_looks_again() {
     let database = database!();
@@ -195,7 +193,7 @@ async fn a_prepared_statement_is_later_than_its_own_transaction() {
     assert!(differing > 0);
 }
 
-/// M3: right behind a `BEGIN` that was sent and not waited for.
+/// Right behind a `BEGIN` that was sent and not waited for.
 #[tokio::test]
 async fn a_statement_tells_of_the_transaction_of_a_begin_that_was_dropped() {
     let database = database!();
@@ -233,7 +231,6 @@ async fn a_text_through_a_pooler_tells_whether_its_transaction_is_its_own() {
     }
 }
 
-/// M23
 #[tokio::test]
 async fn an_upsert_that_updates_nothing_locks_the_row_and_a_replay_does_not() {
     let Some(server) = servers::Postgres::start_with(&["autovacuum = off"]) else {
@@ -293,7 +290,7 @@ async fn an_upsert_that_updates_nothing_locks_the_row_and_a_replay_does_not() {
     }
 }
 
-/// M30: a COMMIT that waits for a standby is not seen yet, and its locks are held. Only under the lock absence proves anything.
+/// A COMMIT that waits for a standby is not seen yet, and its locks are held. Only under the lock absence proves anything.
 #[tokio::test]
 async fn an_absent_record_proves_nothing_while_the_lock_of_its_key_is_held() {
     let Some(server) = servers::Postgres::start_with(&[

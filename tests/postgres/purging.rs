@@ -127,7 +127,7 @@ async fn two_purgers_remove_everything_that_has_expired_and_nothing_else() {
     assert_eq!(count(&pool, rows).await, live);
 }
 
-/// M29: the deletion by a list of keys waits for the row, and deletes what was claimed anew meanwhile.
+/// The deletion by a list of keys waits for the row, and deletes what was claimed anew meanwhile.
 #[tokio::test]
 async fn a_purge_does_not_wait_for_a_row_that_is_being_claimed_and_keeps_it() {
     let database = database!();

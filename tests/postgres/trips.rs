@@ -125,7 +125,7 @@ async fn use_leases(store: &LeaseStore, proxy: &Proxy) -> Vec<(&'static str, usi
     measured
 }
 
-/// M22: the statement that waited saw neither row, and asks once more.
+/// The statement that waited saw neither row, and asks once more.
 #[tokio::test]
 async fn a_claim_that_is_answered_by_no_row_looks_once_more() {
     for cached in [100, 0] {

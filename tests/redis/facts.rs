@@ -37,7 +37,6 @@ fn key() -> String {
     Uuid::new_v4().to_string()
 }
 
-/// M18, M33.
 #[test]
 fn a_full_server_still_extends_removes_and_sets_after_an_extension() {
     for server in private(&["maxmemory-policy noeviction"]) {
@@ -66,7 +65,6 @@ fn a_full_server_still_extends_removes_and_sets_after_an_extension() {
     }
 }
 
-/// M18.
 #[test]
 fn a_set_without_a_lifetime_ends_the_one_that_the_key_had() {
     for server in shared() {

@@ -1,4 +1,4 @@
-//! A server without room: it refuses new keys, and whoever has a claim can end it (M18, M33).
+//! A server without room: it refuses new keys, and whoever has a claim can end it.
 
 use tower::Layer;
 use tower_idempotency::{
