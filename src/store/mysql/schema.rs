@@ -112,6 +112,9 @@ impl Schema {
         if !table.autocommits {
             problems.push("the pool's sessions don't autocommit".to_owned());
         }
+        if !table.ends_plainly {
+            problems.push("the pool's sessions have another completion_type than NO_CHAIN".to_owned());
+        }
         for (name, kind) in self.columns {
             match table.columns.iter().find(|column| column.name == *name) {
                 None => problems.push(format!("column {name} is missing")),
@@ -183,6 +186,8 @@ struct Table {
     comment: String,
     engine: String,
     autocommits: bool,
+    /// A `COMMIT` is one, and begins or ends nothing else.
+    ends_plainly: bool,
     columns: Vec<Column>,
     indexes: Vec<Part>,
 }
@@ -207,7 +212,8 @@ struct Part {
 
 /// MySQL gives these texts in types that differ from version to version.
 const TABLE: &str = "
-SELECT CAST(table_comment AS CHAR), CAST(COALESCE(engine, table_type) AS CHAR), @@SESSION.autocommit + 0
+SELECT CAST(table_comment AS CHAR), CAST(COALESCE(engine, table_type) AS CHAR), @@SESSION.autocommit + 0,
+    @@SESSION.completion_type = 'NO_CHAIN'
 FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?
 ORDER BY CAST(table_name AS BINARY) = ? DESC LIMIT 1";
 const COLUMNS: &str = "
@@ -233,13 +239,14 @@ impl Table {
         let Some(table) = tables.first() else {
             return Ok(None);
         };
-        let (comment, engine, autocommits) = FromRow::from_row(table).map_err(failed)?;
+        let (comment, engine, autocommits, ends_plainly) = FromRow::from_row(table).map_err(failed)?;
         let columns = database.fetch(ask(COLUMNS)).await?;
         let indexes = database.fetch(ask(INDEXES)).await?;
         Ok(Some(Self {
             comment,
             engine,
             autocommits,
+            ends_plainly,
             columns: columns
                 .iter()
                 .map(Column::read)
