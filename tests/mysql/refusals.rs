@@ -109,9 +109,29 @@ async fn a_user_who_may_read_and_write_the_rows_may_do_everything_but_create() {
 }
 
 #[tokio::test]
-async fn a_lacking_privilege_is_told_and_claims_nothing() {
+async fn a_lacking_privilege_is_told_at_start_and_claims_nothing() {
     let database = database!();
     let (lease, transaction) = (database.lease(1).await, database.transaction(1).await);
+    for (privileges, told) in [
+        ("SELECT", ["INSERT", "INSERT"]),
+        ("SELECT, INSERT", ["UPDATE", "UPDATE"]),
+        ("SELECT, INSERT, UPDATE", ["", "DELETE"]),
+    ] {
+        let pool = user(&database, privileges).await;
+        let checks = [
+            LeaseStore::new(pool.clone()).check().await,
+            TransactionStore::new(pool).migrate().await,
+        ];
+        for (check, told) in checks.iter().zip(told) {
+            let problem = check.as_ref().err().map(cause).unwrap_or_default();
+            assert_eq!(
+                problem.is_empty(),
+                told.is_empty(),
+                "{privileges}: {problem}"
+            );
+            assert!(problem.contains(told), "{privileges}: {problem}");
+        }
+    }
     let pool = user(&database, "SELECT").await;
     let key = fresh_key();
     for store in [
@@ -204,6 +224,10 @@ async fn a_server_that_only_reads_is_unavailable_and_still_replays() {
         (&lease, &LeaseStore::new(pool.clone())),
         (&transaction, &TransactionStore::new(pool.clone())),
     ];
+    outside.execute("SET GLOBAL read_only = 1").await.unwrap();
+    LeaseStore::new(pool.clone()).migrate().await.unwrap();
+    TransactionStore::new(pool.clone()).migrate().await.unwrap();
+    outside.execute("SET GLOBAL read_only = 0").await.unwrap();
     for (owner, user) in stores {
         let done = claim(owner, &fresh_key(), &terms()).await;
         complete(owner, &done, "done").await.unwrap();

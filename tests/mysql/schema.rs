@@ -220,8 +220,8 @@ async fn sessions_in_which_a_statement_is_not_committed_by_itself_are_refused() 
     database.lease(1).await;
     for setting in [
         "autocommit = 0",
-        "completion_type = CHAIN",
-        "completion_type = RELEASE",
+        "completion_type = 'CHAIN'",
+        "completion_type = 'RELEASE'",
     ] {
         let sessions = database.clone().with(&format!("SET SESSION {setting}"));
         let store = LeaseStore::new(sessions.pool(1).await);
