@@ -13,7 +13,10 @@ use tower_idempotency::{
 };
 use uuid::Uuid;
 
-use super::{database, servers::MariaDb};
+use super::{
+    database,
+    servers::{MariaDb, Proxy},
+};
 use crate::mysql_support::*;
 
 #[tokio::test]
@@ -192,9 +195,9 @@ async fn a_closed_pool_and_a_killed_connection_are_unavailable() {
 async fn a_locked_row_is_an_error_when_the_session_does_not_wait_any_longer() {
     let database = database!();
     let outside = database.shop().await;
-    let store = database
-        .clone()
-        .with("SET SESSION innodb_lock_wait_timeout = 1")
+    let proxy = Proxy::start(&database.url);
+    let store = Database::at(proxy.url().to_owned())
+        .with("SET SESSION innodb_lock_wait_timeout = 6")
         .lease(1)
         .await;
     let claimed = claim(&store, &fresh_key(), &terms()).await;
@@ -207,6 +210,8 @@ async fn a_locked_row_is_an_error_when_the_session_does_not_wait_any_longer() {
     .unwrap();
     let refused = store.renew(&claimed, LEASE).await;
     assert_kind(refused, StoreErrorKind::Other);
+    let renewals = proxy.count("(expires - lease_end)");
+    assert_eq!(renewals, 1, "a wait as long as that isn't repeated");
     operator.rollback().await.unwrap();
     store.renew(&claimed, LEASE).await.unwrap();
 }
