@@ -227,8 +227,9 @@ async fn waiters_for_a_row_that_is_rolled_back_deadlock() {
         let mut waiter = pool.acquire().await.unwrap();
         waiters.spawn(async move { run(&mut waiter, CHARGE).await });
     }
-    let waiting = "SELECT count(*) FROM information_schema.processlist
-                   WHERE db = DATABASE() AND info LIKE 'INSERT INTO charges%'";
+    let waiting = "SELECT count(*) FROM information_schema.innodb_trx
+                   JOIN information_schema.processlist ON id = trx_mysql_thread_id
+                   WHERE db = DATABASE() AND trx_state = 'LOCK WAIT'";
     until(|| async { count(&outside, waiting).await == 4 }).await;
     run(&mut holder, "ROLLBACK").await.unwrap();
     let errors: BTreeSet<u16> = waiters

@@ -246,6 +246,39 @@ async fn a_server_that_only_reads_is_unavailable_and_still_replays() {
     }
 }
 
+/// As after a failover in mid-run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_only_reads_by_the_end_of_a_run_has_saved_nothing() {
+    let Some(server) = MariaDb::start() else {
+        return;
+    };
+    let database = Database::at(server.database().await);
+    let outside = database.shop().await;
+    database.lease(1).await;
+    database.transaction(1).await;
+    let pool = user(&database, "SELECT, INSERT, UPDATE, DELETE").await;
+    let lease = LeaseStore::new(pool.clone());
+    let transaction = TransactionStore::new(pool);
+    let claims = [
+        claim(&lease, &fresh_key(), &terms()).await,
+        claim(&transaction, &fresh_key(), &terms()).await,
+    ];
+    outside.execute("SET GLOBAL read_only = 1").await.unwrap();
+    assert_kind(
+        complete(&lease, &claims[0], "done").await,
+        StoreErrorKind::Other,
+    );
+    assert_kind(
+        complete(&transaction, &claims[1], "done").await,
+        StoreErrorKind::RolledBack,
+    );
+    outside.execute("SET GLOBAL read_only = 0").await.unwrap();
+    complete(&lease, &claims[0], "done").await.unwrap();
+    assert_replays(&reserve(&lease, claims[0].key()).await, "done");
+    let next = claim(&transaction, claims[1].key(), &terms()).await;
+    complete(&transaction, &next, "next").await.unwrap();
+}
+
 /// With this setting a lock that is waited for in vain undoes the whole transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_timeout_that_rolls_back_is_a_conflict() {

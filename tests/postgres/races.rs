@@ -106,7 +106,34 @@ async fn of_many_who_take_over_one_does() {
     }
 }
 
-/// What a takeover has read may have been taken over, and have lapsed again, when it comes to write: then it is one more.
+/// What a takeover has read may be over when it comes to write.
+#[tokio::test]
+async fn an_owner_who_renews_in_between_is_not_taken_over() {
+    for cached in [100, 0] {
+        let Some((database, proxy, pool)) = behind_proxy(cached).await else {
+            return;
+        };
+        let (taker, owner) = (LeaseStore::new(pool), database.leases(1).await);
+        let key = fresh_key();
+        let claimed = claim(&owner, &key, &lapsing()).await;
+        until_lapsed(&owner, &key).await;
+        let strikes = proxy.inject(Fault::Hang.on("greatest(record.fence + 1"));
+        let taking = tokio::spawn(async move {
+            let terms = terms().with_takeover(Takeover::RunAgain);
+            taker.reserve(&key, &fingerprint(1), &terms).await.unwrap()
+        });
+        strikes.struck(1).await;
+        owner.renew(&claimed, LEASE).await.unwrap();
+        proxy.resume();
+        let taken = taking.await.unwrap();
+        assert!(matches!(taken, Reservation::InFlight { .. }), "{taken:?}");
+        let response = response("done");
+        let completed = owner.complete(&claimed, &response, RETENTION);
+        completed.await.unwrap();
+    }
+}
+
+/// Or it was taken over, and has lapsed again: then it is one more.
 #[tokio::test]
 async fn a_takeover_in_between_is_counted() {
     for cached in [100, 0] {
