@@ -167,6 +167,20 @@ async fn a_released_key_is_free_and_its_fence_goes_on() {
     }
 }
 
+/// As after the server's clock was set back.
+#[tokio::test]
+async fn a_fence_ahead_of_the_clock_goes_on() {
+    let database = database!();
+    let outside = database.shop().await;
+    let store = database.lease(1).await;
+    let first = claim(&store, &fresh_key(), &terms()).await;
+    store.release(&first).await.unwrap();
+    let an_hour = "UPDATE tower_idempotency_leases SET fence = fence + 3600000000";
+    sqlx::query(an_hour).execute(&outside).await.unwrap();
+    let second = claim(&store, first.key(), &terms()).await;
+    assert!(second.fence() > first.fence() + 3_600_000_000);
+}
+
 #[tokio::test]
 async fn a_lost_record_is_written_by_its_owner_whether_its_row_is_there_or_not() {
     let database = database!();

@@ -178,8 +178,9 @@ async fn a_swallowed_constraint_error_is_saved_with_the_rest() {
 /// With how much of it was persisted: all until it was committed, and nothing after that.
 #[tokio::test]
 async fn a_transaction_that_the_handler_commits_leaves_an_unknown_outcome() {
-    let endings: [&[&'static str]; 5] = [
+    let endings: [&[&'static str]; 6] = [
         &[CHARGE, "COMMIT"],
+        &[CHARGE, "SET autocommit = 1"],
         &[CHARGE, "COMMIT", "INSERT INTO charges VALUES (11)"],
         &[
             CHARGE,

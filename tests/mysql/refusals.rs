@@ -13,7 +13,10 @@ use tower_idempotency::{
 };
 use uuid::Uuid;
 
-use super::{database, servers::MariaDb};
+use super::{
+    database,
+    servers::{MariaDb, Proxy},
+};
 use crate::mysql_support::*;
 
 #[tokio::test]
@@ -109,9 +112,29 @@ async fn a_user_who_may_read_and_write_the_rows_may_do_everything_but_create() {
 }
 
 #[tokio::test]
-async fn a_lacking_privilege_is_told_and_claims_nothing() {
+async fn a_lacking_privilege_is_told_at_start_and_claims_nothing() {
     let database = database!();
     let (lease, transaction) = (database.lease(1).await, database.transaction(1).await);
+    for (privileges, told) in [
+        ("SELECT", ["INSERT", "INSERT"]),
+        ("SELECT, INSERT", ["UPDATE", "UPDATE"]),
+        ("SELECT, INSERT, UPDATE", ["", "DELETE"]),
+    ] {
+        let pool = user(&database, privileges).await;
+        let checks = [
+            LeaseStore::new(pool.clone()).check().await,
+            TransactionStore::new(pool).migrate().await,
+        ];
+        for (check, told) in checks.iter().zip(told) {
+            let problem = check.as_ref().err().map(cause).unwrap_or_default();
+            assert_eq!(
+                problem.is_empty(),
+                told.is_empty(),
+                "{privileges}: {problem}"
+            );
+            assert!(problem.contains(told), "{privileges}: {problem}");
+        }
+    }
     let pool = user(&database, "SELECT").await;
     let key = fresh_key();
     for store in [
@@ -172,9 +195,9 @@ async fn a_closed_pool_and_a_killed_connection_are_unavailable() {
 async fn a_locked_row_is_an_error_when_the_session_does_not_wait_any_longer() {
     let database = database!();
     let outside = database.shop().await;
-    let store = database
-        .clone()
-        .with("SET SESSION innodb_lock_wait_timeout = 1")
+    let proxy = Proxy::start(&database.url);
+    let store = Database::at(proxy.url().to_owned())
+        .with("SET SESSION innodb_lock_wait_timeout = 6")
         .lease(1)
         .await;
     let claimed = claim(&store, &fresh_key(), &terms()).await;
@@ -187,6 +210,8 @@ async fn a_locked_row_is_an_error_when_the_session_does_not_wait_any_longer() {
     .unwrap();
     let refused = store.renew(&claimed, LEASE).await;
     assert_kind(refused, StoreErrorKind::Other);
+    let renewals = proxy.count("(expires - lease_end)");
+    assert_eq!(renewals, 1, "a wait as long as that isn't repeated");
     operator.rollback().await.unwrap();
     store.renew(&claimed, LEASE).await.unwrap();
 }
@@ -204,6 +229,10 @@ async fn a_server_that_only_reads_is_unavailable_and_still_replays() {
         (&lease, &LeaseStore::new(pool.clone())),
         (&transaction, &TransactionStore::new(pool.clone())),
     ];
+    outside.execute("SET GLOBAL read_only = 1").await.unwrap();
+    LeaseStore::new(pool.clone()).migrate().await.unwrap();
+    TransactionStore::new(pool.clone()).migrate().await.unwrap();
+    outside.execute("SET GLOBAL read_only = 0").await.unwrap();
     for (owner, user) in stores {
         let done = claim(owner, &fresh_key(), &terms()).await;
         complete(owner, &done, "done").await.unwrap();
@@ -215,6 +244,39 @@ async fn a_server_that_only_reads_is_unavailable_and_still_replays() {
         let claimed = claim(user, &fresh_key(), &terms()).await;
         complete(user, &claimed, "done").await.unwrap();
     }
+}
+
+/// As after a failover in mid-run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_only_reads_by_the_end_of_a_run_has_saved_nothing() {
+    let Some(server) = MariaDb::start() else {
+        return;
+    };
+    let database = Database::at(server.database().await);
+    let outside = database.shop().await;
+    database.lease(1).await;
+    database.transaction(1).await;
+    let pool = user(&database, "SELECT, INSERT, UPDATE, DELETE").await;
+    let lease = LeaseStore::new(pool.clone());
+    let transaction = TransactionStore::new(pool);
+    let claims = [
+        claim(&lease, &fresh_key(), &terms()).await,
+        claim(&transaction, &fresh_key(), &terms()).await,
+    ];
+    outside.execute("SET GLOBAL read_only = 1").await.unwrap();
+    assert_kind(
+        complete(&lease, &claims[0], "done").await,
+        StoreErrorKind::Other,
+    );
+    assert_kind(
+        complete(&transaction, &claims[1], "done").await,
+        StoreErrorKind::RolledBack,
+    );
+    outside.execute("SET GLOBAL read_only = 0").await.unwrap();
+    complete(&lease, &claims[0], "done").await.unwrap();
+    assert_replays(&reserve(&lease, claims[0].key()).await, "done");
+    let next = claim(&transaction, claims[1].key(), &terms()).await;
+    complete(&transaction, &next, "next").await.unwrap();
 }
 
 /// With this setting a lock that is waited for in vain undoes the whole transaction.

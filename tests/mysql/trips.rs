@@ -289,3 +289,31 @@ async fn an_owner_who_renews_in_between_is_not_taken_over() {
     assert!(matches!(taken, Reservation::InFlight { .. }), "{taken:?}");
     complete(&owner, &claimed, "done").await.unwrap();
 }
+
+/// Or it was taken over, and has lapsed again: then it is one more.
+#[tokio::test]
+async fn a_takeover_in_between_is_counted() {
+    let world = World::new(database!()).await;
+    let taker = LeaseStore::new(world.pool.clone());
+    taker.migrate().await.unwrap();
+    let others = LeaseStore::new(world.outside.clone());
+    let key = fresh_key();
+    let lapsing =
+        || Terms::new(terms().nonce(), INSTANT, RETENTION).with_takeover(Takeover::RunAgain);
+    let lapsed = || until(|| async { reserve(&others, &key).await.is_unknown() });
+    claim(&others, &key, &lapsing()).await;
+    lapsed().await;
+    let strikes = world.proxy.inject(Fault::Hang.on("LAST_INSERT_ID"));
+    let taking = tokio::spawn(async move {
+        let terms = terms().with_takeover(Takeover::RunAgain);
+        claim(&taker, &key, &terms).await
+    });
+    strikes.struck(1).await;
+    let between = claim(&others, &key, &lapsing()).await;
+    assert_eq!(between.attempt(), 2);
+    lapsed().await;
+    world.proxy.resume();
+    let taken = taking.await.unwrap();
+    assert_eq!(taken.attempt(), 3);
+    assert!(taken.fence() > between.fence());
+}

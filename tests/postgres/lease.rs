@@ -171,6 +171,24 @@ async fn a_released_key_is_free_and_its_fence_goes_on() {
     }
 }
 
+/// As after the server's clock was set back.
+#[tokio::test]
+async fn a_fence_ahead_of_the_clock_goes_on() {
+    let database = database!();
+    let (store, outside) = (database.leases(1).await, database.pool(1).await);
+    let key = fresh_key();
+    let first = claim(&store, &key, &lapsing()).await;
+    let an_hour = "UPDATE tower_idempotency_leases SET fence = fence + 3600000000";
+    sqlx::query(an_hour).execute(&outside).await.unwrap();
+    until_lapsed(&store, &key).await;
+    let takeover = terms().with_takeover(Takeover::RunAgain);
+    let second = claim(&store, &key, &takeover).await;
+    assert!(second.fence() > first.fence() + 3_600_000_000);
+    store.release(&second).await.unwrap();
+    let third = claim(&store, &key, &terms()).await;
+    assert!(third.fence() > second.fence());
+}
+
 #[tokio::test]
 async fn a_lost_record_is_written_by_its_owner() {
     let database = database!();

@@ -91,3 +91,24 @@ async fn a_connection_that_is_cut_before_the_commit_leaves_a_free_key() {
         }
     }
 }
+
+/// The connection whose transaction the handler has ended may be lost before that is recorded.
+#[tokio::test]
+async fn an_unknown_outcome_is_recorded_on_another_connection_if_need_be() {
+    let Some((_database, proxy, pool)) = behind_proxy(100).await else {
+        return;
+    };
+    let store = TransactionStore::new(pool);
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    let mut tx = take(&claimed);
+    charge(&mut tx, 10).await;
+    run(&mut tx, "COMMIT").await.unwrap();
+    drop(tx);
+    // The first is of the record itself, which the transaction doesn't take any more.
+    let lost = proxy.inject(Fault::CutBefore.on("excluded.fence").after(1));
+    let settled = store.complete(&claimed, &response("done"), RETENTION).await;
+    assert_kind(settled, StoreErrorKind::Misused);
+    assert_eq!(lost.count(), 1);
+    let again = reserve(&store, claimed.key()).await;
+    assert!(matches!(again, Reservation::Unknown), "{again:?}");
+}

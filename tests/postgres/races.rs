@@ -12,8 +12,9 @@ use tower_idempotency::{
 use super::{
     database,
     lease::{lapsing, until_lapsed},
+    trips::behind_proxy,
 };
-use crate::postgres_support::*;
+use crate::{postgres_support::*, servers::Fault};
 
 /// Whatever the isolation: the winner then completes, gives up, or does nothing for now.
 #[tokio::test]
@@ -102,6 +103,61 @@ async fn of_many_who_take_over_one_does() {
         assert_eq!(claims.len(), 1, "{answers:?}");
         assert_eq!(claims[0].attempt(), 2);
         assert!(claims[0].fence() > first.fence());
+    }
+}
+
+/// What a takeover has read may be over when it comes to write.
+#[tokio::test]
+async fn an_owner_who_renews_in_between_is_not_taken_over() {
+    for cached in [100, 0] {
+        let Some((database, proxy, pool)) = behind_proxy(cached).await else {
+            return;
+        };
+        let (taker, owner) = (LeaseStore::new(pool), database.leases(1).await);
+        let key = fresh_key();
+        let claimed = claim(&owner, &key, &lapsing()).await;
+        until_lapsed(&owner, &key).await;
+        let strikes = proxy.inject(Fault::Hang.on("greatest(record.fence + 1"));
+        let taking = tokio::spawn(async move {
+            let terms = terms().with_takeover(Takeover::RunAgain);
+            taker.reserve(&key, &fingerprint(1), &terms).await.unwrap()
+        });
+        strikes.struck(1).await;
+        owner.renew(&claimed, LEASE).await.unwrap();
+        proxy.resume();
+        let taken = taking.await.unwrap();
+        assert!(matches!(taken, Reservation::InFlight { .. }), "{taken:?}");
+        let response = response("done");
+        let completed = owner.complete(&claimed, &response, RETENTION);
+        completed.await.unwrap();
+    }
+}
+
+/// Or it was taken over, and has lapsed again: then it is one more.
+#[tokio::test]
+async fn a_takeover_in_between_is_counted() {
+    for cached in [100, 0] {
+        let Some((database, proxy, pool)) = behind_proxy(cached).await else {
+            return;
+        };
+        let (taker, others) = (LeaseStore::new(pool), database.leases(1).await);
+        let key = fresh_key();
+        claim(&others, &key, &lapsing()).await;
+        until_lapsed(&others, &key).await;
+        let strikes = proxy.inject(Fault::Hang.on("greatest(record.fence + 1"));
+        let taking = tokio::spawn(async move {
+            let terms = terms().with_takeover(Takeover::RunAgain);
+            claim(&taker, &key, &terms).await
+        });
+        strikes.struck(1).await;
+        let between = lapsing().with_takeover(Takeover::RunAgain);
+        let between = claim(&others, &key, &between).await;
+        assert_eq!(between.attempt(), 2);
+        until_lapsed(&others, &key).await;
+        proxy.resume();
+        let taken = taking.await.unwrap();
+        assert_eq!(taken.attempt(), 3);
+        assert!(taken.fence() > between.fence());
     }
 }
 

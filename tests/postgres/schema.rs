@@ -214,7 +214,7 @@ async fn a_lease_table_without_steps_is_refused_at_start() {
 }
 
 /// What is done to the tables, and what the check says of it.
-const WRONGS: [(&str, &str); 16] = [
+const WRONGS: [(&str, &str); 17] = [
     ("COMMENT ON TABLE {table} IS NULL", "comment"),
     ("COMMENT ON TABLE {table} IS 'ours'", "comment"),
     (
@@ -266,6 +266,7 @@ const WRONGS: [(&str, &str); 16] = [
         "unique index on `record_key`",
     ),
     ("DROP INDEX {table}_expires", "index on `expires`"),
+    ("ALTER TABLE {table} SET UNLOGGED", "is no plain table"),
     (
         "ALTER TABLE {table} RENAME TO moved;
          CREATE VIEW {table} AS SELECT * FROM moved;

@@ -4,7 +4,7 @@ use sqlx::{
     query::Query,
 };
 
-use super::error::{failed, is_answer, lost_to_another};
+use super::error::{failed, is_answer, is_denied, lost_to_another};
 use crate::{
     StoreError,
     store::sql::{Guarded, Kept, bounded, retry},
@@ -54,6 +54,14 @@ impl Database {
     pub(super) async fn fetch_script(&self, text: &str) -> Result<Vec<MySqlRow>, StoreError> {
         let attempt = || self.fetch_script_once(text.to_owned());
         retry(lost_to_another(), attempt).await.map_err(failed)
+    }
+
+    /// Whether this user may do what is explained. That it can't be told, by a server that only reads, say, is no error.
+    pub(super) async fn may(&self, explain: &str) -> Result<(), StoreError> {
+        match self.fetch_script_once(explain.to_owned()).await {
+            Err(error) if is_denied(&error) => Err(failed(error)),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     pub(super) async fn execute_once(

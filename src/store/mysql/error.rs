@@ -18,9 +18,7 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
         NO_DATABASE | UNKNOWN_DATABASE | UNKNOWN_COLUMN | NO_SUCH_TABLE => {
             return explained(NOT_MIGRATED, error);
         }
-        ACCESS_DENIED | DATABASE_DENIED | TABLE_DENIED | COLUMN_DENIED => {
-            return explained(NOT_ALLOWED, error);
-        }
+        number if DENIED.contains(&number) => return explained(NOT_ALLOWED, error),
         number if UNAVAILABLE.contains(&number) => StoreErrorKind::Unavailable,
         _ => StoreErrorKind::Other,
     };
@@ -30,6 +28,11 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
 /// The server itself answered: the connection is in order.
 pub(super) fn is_answer(error: &sqlx::Error) -> bool {
     number(error).is_some()
+}
+
+/// The user lacks a privilege.
+pub(super) fn is_denied(error: &sqlx::Error) -> bool {
+    number(error).is_some_and(|number| DENIED.contains(&number))
 }
 
 /// The key has a row.
@@ -75,21 +78,24 @@ fn number(error: &sqlx::Error) -> Option<u16> {
 
 const RECORD_CHANGED: u16 = 1020;
 const DISK_FULL: u16 = 1021;
-const DATABASE_DENIED: u16 = 1044;
-const ACCESS_DENIED: u16 = 1045;
 const NO_DATABASE: u16 = 1046;
 const UNKNOWN_DATABASE: u16 = 1049;
 const UNKNOWN_COLUMN: u16 = 1054;
 const DUPLICATE_ENTRY: u16 = 1062;
 const RECORD_FILE_FULL: u16 = 1114;
-const TABLE_DENIED: u16 = 1142;
-const COLUMN_DENIED: u16 = 1143;
 const NO_SUCH_TABLE: u16 = 1146;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 const NO_SUCH_SAVEPOINT: u16 = 1305;
 /// By MySQL's group replication.
 const ROLLED_BACK_AT_COMMIT: u16 = 3101;
+
+const DENIED: [u16; 4] = [
+    1044, // the database
+    1045, // the server
+    1142, // the table
+    1143, // a column
+];
 
 /// The server can't be used at all just now. Not those of a server that was reached, and only reads, or undid the statement in favour of
 /// another one on the last attempt as well: a key may be done there.

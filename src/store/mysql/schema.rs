@@ -1,6 +1,6 @@
 use sqlx::{FromRow, mysql::MySqlRow};
 
-use super::{database::Database, error::failed};
+use super::{database::Database, error::failed, statement::filled};
 use crate::{StoreError, StoreErrorKind, store::TableName};
 
 /// A table of ours.
@@ -11,6 +11,8 @@ pub(super) struct Schema {
     /// The shipped file that makes it.
     script: &'static str,
     columns: &'static [(&'static str, &'static str)],
+    /// What the store does to the table, besides reading it. An EXPLAIN needs the privileges of what it explains.
+    writes: &'static [&'static str],
 }
 
 pub(super) const LEASES: Schema = Schema {
@@ -30,6 +32,7 @@ pub(super) const LEASES: Schema = Schema {
         ("response", "longblob"),
         ("steps", "longblob"),
     ],
+    writes: &[INSERT, UPDATE],
 };
 
 pub(super) const TRANSACTIONS: Schema = Schema {
@@ -45,7 +48,12 @@ pub(super) const TRANSACTIONS: Schema = Schema {
         ("expires", "bigint"),
         ("response", "longblob"),
     ],
+    writes: &[INSERT, UPDATE, DELETE],
 };
+
+const INSERT: &str = "EXPLAIN INSERT INTO {table} (record_key) VALUES (x'')";
+const UPDATE: &str = "EXPLAIN UPDATE {table} SET fence = fence WHERE record_key = x''";
+const DELETE: &str = "EXPLAIN DELETE FROM {table} WHERE record_key = x''";
 
 /// What a record has none of as long as there is none.
 const NULLABLE: [&str; 2] = ["response", "steps"];
@@ -78,6 +86,9 @@ impl Schema {
             return Err(self.refuse(name, "is missing"));
         };
         self.check_version(&table, name)?;
+        for write in self.writes {
+            database.may(&filled(write, name)).await?;
+        }
         let problems = self.problems(&table);
         if problems.is_empty() {
             return Ok(());
@@ -111,6 +122,10 @@ impl Schema {
         }
         if !table.autocommits {
             problems.push("the pool's sessions don't autocommit".to_owned());
+        }
+        if !table.ends_plainly {
+            problems
+                .push("the pool's sessions have another completion_type than NO_CHAIN".to_owned());
         }
         for (name, kind) in self.columns {
             match table.columns.iter().find(|column| column.name == *name) {
@@ -183,6 +198,8 @@ struct Table {
     comment: String,
     engine: String,
     autocommits: bool,
+    /// A `COMMIT` is one, and begins or ends nothing else.
+    ends_plainly: bool,
     columns: Vec<Column>,
     indexes: Vec<Part>,
 }
@@ -207,7 +224,8 @@ struct Part {
 
 /// MySQL gives these texts in types that differ from version to version.
 const TABLE: &str = "
-SELECT CAST(table_comment AS CHAR), CAST(COALESCE(engine, table_type) AS CHAR), @@SESSION.autocommit + 0
+SELECT CAST(table_comment AS CHAR), CAST(COALESCE(engine, table_type) AS CHAR), @@SESSION.autocommit + 0,
+    @@SESSION.completion_type = 'NO_CHAIN'
 FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?
 ORDER BY CAST(table_name AS BINARY) = ? DESC LIMIT 1";
 const COLUMNS: &str = "
@@ -233,13 +251,15 @@ impl Table {
         let Some(table) = tables.first() else {
             return Ok(None);
         };
-        let (comment, engine, autocommits) = FromRow::from_row(table).map_err(failed)?;
+        let (comment, engine, autocommits, ends_plainly) =
+            FromRow::from_row(table).map_err(failed)?;
         let columns = database.fetch(ask(COLUMNS)).await?;
         let indexes = database.fetch(ask(INDEXES)).await?;
         Ok(Some(Self {
             comment,
             engine,
             autocommits,
+            ends_plainly,
             columns: columns
                 .iter()
                 .map(Column::read)

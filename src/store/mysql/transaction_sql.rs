@@ -58,9 +58,11 @@ const IS_COMMITTED: &str = "SELECT EXISTS (SELECT 1 FROM {table} WHERE (record_k
 const BOUND_WAIT: &str = "SET @tower_idempotency_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1";
 const RESTORE_WAIT: &str = "SET SESSION innodb_lock_wait_timeout = @tower_idempotency_lock_wait";
 
-/// If the row isn't the claim's any more, another's is not waited for.
+/// If the row isn't the claim's any more, another's is not waited for. By itself it commits nothing: a handler that has switched
+/// autocommit on has committed, and its record stays without a response.
 const SAVE: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
-UPDATE {table} SET fence = GREATEST(fence, ?), expires = {now} + ?, response = ? WHERE record_key = ? AND nonce = ?";
+UPDATE {table} SET fence = GREATEST(fence, ?), expires = {now} + ?, response = ?
+WHERE record_key = ? AND nonce = ? AND @@SESSION.autocommit = 0";
 
 /// Of a row that the handler has committed by itself.
 const SAVE_UNKNOWN: &str = "UPDATE {table} SET expires = {now} + ? WHERE record_key = ? AND nonce = ? AND response IS NULL";

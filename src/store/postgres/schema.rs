@@ -193,7 +193,7 @@ SELECT obj_description(oid, 'pg_class'),
     array_to_string(ARRAY(
         SELECT privilege FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS privilege
         WHERE NOT has_table_privilege(oid, privilege)), ', '),
-    relkind = 'r',
+    relkind = 'r' AND relpersistence = 'p',
     EXISTS (SELECT FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
         WHERE indrelid = pg_class.oid AND attname = 'record_key' AND indnkeyatts = 1 AND indpred IS NULL
             AND indisunique AND indimmediate AND indisvalid),
@@ -201,7 +201,7 @@ SELECT obj_description(oid, 'pg_class'),
         WHERE indrelid = pg_class.oid AND attname = 'expires' AND indpred IS NULL AND indisvalid)
 FROM pg_class WHERE oid = to_regclass('{table}')";
 const PROBLEMS: [&str; 3] = [
-    "is no plain table",
+    "is no plain table that survives a crash",
     "lacks a unique index on `record_key` alone",
     "lacks an index on `expires`",
 ];
