@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::{task::block_in_place, time::timeout};
+use tokio::{net::TcpListener, task::block_in_place, time::timeout};
 use tower_idempotency::{
     StoreErrorKind,
     store::{Reservation, Store},
@@ -98,6 +98,36 @@ async fn many_first_calls_share_one_connection() {
     let stats: String = server.run(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
     // The other one is that of this question.
     assert_eq!(stats.lines().count(), 2, "{stats}");
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_server_that_is_away_share_an_attempt() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let store = store_at(&format!("redis://{}", listener.local_addr().unwrap()));
+    let calls: Vec<_> = (0..50)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.ping().await })
+        })
+        .collect();
+    let mut attempts = 0;
+    let refuse = async {
+        loop {
+            drop(listener.accept().await.unwrap());
+            attempts += 1;
+        }
+    };
+    let all_failed = async {
+        for call in calls {
+            assert_kind(call.await.unwrap(), StoreErrorKind::Unavailable);
+        }
+    };
+    tokio::select! {
+        never = refuse => never,
+        () = all_failed => {}
+    }
+    // Of the first who came, and of one of those who came after that had begun.
+    assert!(attempts < 10, "{attempts}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
