@@ -49,6 +49,8 @@ impl IdempotencyContext {
     ///   [`Verdict::Save`](crate::Verdict::Save) makes the 4xx the answer for good.
     /// - The same name twice in a run gives the first result, also if both are under way at once. (So a step must not wait for itself.)
     ///   Steps of different names may go on at the same time.
+    /// - A task that outlives the handler begins no further step ([`RunEnded`](StepErrorKind::RunEnded)). One that goes on when the handler
+    ///   answers is noted if the run is abandoned; where it is completed or released, the step is [`LostClaim`](StepErrorKind::LostClaim).
     /// - Where the effect happened and can't be noted, its value is returned all the same, and an event tells (feature `tracing`): the store
     ///   failed, the value is larger than [`Note::MAX_VALUE`](crate::store::Note::MAX_VALUE) as JSON, all notes together are larger than
     ///   [`Note::MAX_TOTAL`](crate::store::Note::MAX_TOTAL), or it can't be serialized. To stop there would make an unknown
@@ -140,6 +142,9 @@ impl fmt::Display for StepError {
             }
             StepErrorKind::Unsupported => "the store keeps no steps",
             StepErrorKind::LostClaim => "the key is not this run's any more: it should stop",
+            StepErrorKind::RunEnded => {
+                "the run is over: its handler has answered, or was dropped"
+            }
             StepErrorKind::OtherType => {
                 "what an earlier step of this name gave can't be read as the type that is wanted"
             }
@@ -169,6 +174,9 @@ pub enum StepErrorKind {
     /// Another run has the key, or the record is gone. Whatever this one answers, its caller gets what the record says. The one kind that
     /// can come after the effect.
     LostClaim,
+    /// The run is over: its handler has answered, or was dropped, and what it spawned goes on. A step that begins now could neither be
+    /// noted nor change how the run ends.
+    RunEnded,
     /// What was noted under this name can't be read as this type: a deploy has changed it, or it is another step's name. The effect
     /// happened and must not again, so a name whose type changes needs to be read in both forms.
     OtherType,

@@ -22,7 +22,8 @@ use support::{
 };
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_idempotency::{
-    Drain, IdempotencyLayer, MemoryStore, RejectionKind, RequestBody, ScopeBy, store::Takeover,
+    Drain, IdempotencyLayer, MemoryStore, OnInFlight, RejectionKind, RequestBody, ScopeBy,
+    store::Takeover,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -109,6 +110,57 @@ async fn a_caller_dropped_after_any_number_of_polls_leaves_one_effect_and_a_repl
         store.all_calls_ended().await;
     }
     assert!((1..60).contains(&answered), "{answered} calls answered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_dropped_after_any_number_of_polls_leaves_its_place_and_one_effect() {
+    let (mut waited, mut answered) = (0, 0);
+    for polls in 0..60 {
+        let (store, drain) = (memory(), Drain::new());
+        every_call_takes_polls(&store, 4);
+        store.always(Call::Inspect, Fault::IsPolled(4));
+        // The first run does nothing, so that a waiter may run.
+        let probe = Probe::answering(|run| match run {
+            1 => Ok(answer(StatusCode::NOT_FOUND, "")),
+            _ => Ok(answer(StatusCode::CREATED, &format!("run {run}"))),
+        });
+        let probe = probe.shut();
+        let service = layer(&store, &drain)
+            .with_on_in_flight(OnInFlight::Wait(MINUTE))
+            .with_waiter_bounds(1, 1)
+            .layer(probe.service::<Body>());
+        let first = spawn_send(&service, post("k", "{}"));
+        probe.started(1).await;
+        let opening = async {
+            yield_times(12).await;
+            probe.open();
+        };
+        let waiter = drop_after(service.clone().oneshot(post("k", "{}")), polls);
+        let (waiter, ()) = tokio::join!(waiter, opening);
+        waited += usize::from(store.count(Call::Inspect) > 0);
+        answered += usize::from(waiter.is_some());
+        assert_eq!(first.await.expect("an answer").status(), 404);
+
+        let retried = retry(&service).await;
+        assert_eq!(retried.text(), "run 2", "{polls} polls");
+        assert_eq!(drain.wait(MINUTE).await, 0);
+        assert_eq!(probe.runs(), 2, "{polls} polls");
+
+        drop(probe.clone().shut());
+        let other = spawn_send(&service, post("other", "{}"));
+        probe.started(3).await;
+        let looks = store.count(Call::Inspect);
+        let waiter = spawn_send(&service, post("other", "{}"));
+        store.reached(Call::Inspect, looks + 1).await;
+        probe.open();
+        assert_eq!(other.await.expect("an answer").text(), "run 3");
+        assert!(
+            waiter.await.expect("an answer").is_replay(),
+            "{polls} polls"
+        );
+        store.all_calls_ended().await;
+    }
+    assert!(waited > 20 && answered > 5, "{waited}, {answered}");
 }
 
 #[tokio::test(start_paused = true)]

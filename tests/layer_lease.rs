@@ -55,6 +55,22 @@ async fn a_run_longer_than_its_lease_keeps_its_key_by_renewing_it_every_third() 
     assert_eq!(probe.runs(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lease_counts_from_when_the_store_was_asked_for_it() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    store.then(Call::Reserve, Fault::IsSlow(LEASE / 4));
+    let service = layer(&store, Takeover::RunAgain).layer(probe.service::<Body>());
+    let asked = Instant::now();
+    let first = spawn_send(&service, post("k", "{}"));
+
+    store.reached(Call::Renew, 1).await;
+
+    let since = asked.elapsed();
+    assert!(since < LEASE / 2, "{since:?}");
+    probe.open();
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+}
+
 /// Tokio lets a task that always finds something ready make so many steps, and then nothing in it makes one until its next turn.
 #[tokio::test]
 async fn a_run_that_uses_up_its_turns_is_renewed_all_the_same() {

@@ -109,11 +109,13 @@ async fn requests_are_counted_by_outcome_and_calls_and_handlers_are_timed() {
     send(&service, post("k", "{}")).await;
     send(&service, post("k", "{}")).await;
     store.let_go();
+    send(&service, post("", "{}")).await;
 
     let value = |series| recorder.value(series);
     assert_eq!(value("requests_total{outcome=\"saved\"}"), 1.0);
     assert_eq!(value("requests_total{outcome=\"replayed\"}"), 1.0);
     assert_eq!(value("requests_total{outcome=\"store_unavailable\"}"), 1.0);
+    assert_eq!(value("requests_total{outcome=\"invalid_key\"}"), 1.0);
     assert_eq!(value("handler_seconds_count"), 1.0);
     assert_eq!(value("handler_seconds_sum"), 3.0);
     let calls = |call, result, part| {

@@ -100,6 +100,9 @@ async fn a_finished_run_reaches_its_caller_and_is_recorded_when_the_store_is_bac
         pass(MINUTE * 5).await;
         let meanwhile = send(&service, post("k", "{}")).await;
         assert!(meanwhile.is_replay() || meanwhile.rejection() == Some(RejectionKind::InFlight));
+        // Some at first, and then about every third of the lease.
+        let told = store.count(Call::Complete);
+        assert!(told < 50, "{told}");
         store.heal();
         store.let_go();
         assert_eq!(drain.wait(MINUTE).await, 0, "{fault:?}");

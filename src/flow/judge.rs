@@ -55,13 +55,12 @@ impl Run {
                 Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
             };
         }
+        let has_steps = self.context.notes().close();
         let settlement = match verdict {
             Verdict::Save => self.saved(&head, &content),
             Verdict::Tombstone => self.not_kept("policy"),
             // A refusal, or a transaction that lost, says nothing of a step that is done. Only the handler can, and by a word of its own.
-            Verdict::Discard | Verdict::Conflict
-                if told != Some(Verdict::Discard) && self.context.notes().has_any() =>
-            {
+            Verdict::Discard | Verdict::Conflict if told != Some(Verdict::Discard) && has_steps => {
                 Settlement::Abandon
             }
             Verdict::Discard | Verdict::Conflict => Settlement::Release,

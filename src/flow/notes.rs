@@ -41,6 +41,8 @@ struct Known {
     results: BTreeMap<Box<str>, Arc<AsyncMutex<Option<Noted>>>>,
     /// The size of what was noted.
     bytes: usize,
+    /// The run is over.
+    closed: bool,
 }
 
 /// What a step has left.
@@ -90,9 +92,11 @@ impl Notes {
         }
     }
 
-    /// Whether a step is done, or goes on beside the handler.
-    pub(super) fn has_any(&self) -> bool {
-        let known = self.known();
+    /// Ends the run: no further step begins, for how the run is settled rests on those until here. Tells whether one is done, or goes
+    /// on beside the handler.
+    pub(super) fn close(&self) -> bool {
+        let mut known = self.known();
+        known.closed = true;
         let mut results = known.results.values();
         results.any(|result| result.try_lock().map_or(true, |noted| noted.is_some()))
     }
@@ -120,9 +124,14 @@ impl Notes {
             Place::Store(..) | Place::Run => {}
         }
         let result = Arc::clone(self.known().results.entry(name.into()).or_default());
+        let result = result.lock_owned().await;
+        // Asked while it is locked, so that either this or `close` finds the other.
+        if result.is_none() && self.known().closed {
+            return Err(StepErrorKind::RunEnded.into());
+        }
         Ok(Step {
             name: name.into(),
-            result: result.lock_owned().await,
+            result,
         })
     }
 

@@ -136,6 +136,7 @@ impl Run {
             mut reply,
             end,
         } = self.run(ready, request).await;
+        self.context.notes().close();
         report.ran(started);
         drop(self.renewal.take());
         if end == HandlerEnd::Interrupted {
@@ -221,6 +222,7 @@ impl Drop for Run {
         match mem::replace(&mut self.stage, Stage::Settled) {
             Stage::Claimed => background::release(&self.guard, Arc::clone(&self.claim)),
             Stage::Running => {
+                self.context.notes().close();
                 Arc::make_mut(&mut self.claim).set_interrupted();
                 let (claim, context) = (Arc::clone(&self.claim), self.context.clone());
                 background::abandon(&self.guard, claim, context);

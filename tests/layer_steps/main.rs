@@ -9,6 +9,7 @@
 mod app;
 mod bounds;
 mod failures;
+mod late;
 #[path = "../support/mod.rs"]
 mod support;
 mod takeovers;

@@ -1,5 +1,7 @@
 //! A server that may drop records before their time is refused, unless that is allowed or can't be known.
 
+use std::collections::BTreeMap;
+
 use tower_idempotency::{
     RedisStore, StoreError, StoreErrorKind,
     store::{Note, Reservation, Steps, Store},
@@ -154,14 +156,25 @@ async fn one_evicting_master_of_a_cluster_is_enough_to_refuse_it() {
     RedisStore::cluster(client.clone()).check().await.unwrap();
     the_documented_permissions_are_enough(&cluster).await;
 
-    let one = cluster.master_of("x");
-    let () = one
-        .run(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])
-        .unwrap();
-    assert!(is_refused(
-        RedisStore::cluster(client.clone()).check().await,
-        "allkeys-lru"
-    ));
+    // Whichever it is.
+    let set = |node: &Redis, policy: &str| {
+        node.run::<()>(&["CONFIG", "SET", "maxmemory-policy", policy])
+            .unwrap();
+    };
+    let masters: BTreeMap<_, _> = ('a'..='z')
+        .map(|name| cluster.master_of(&name.to_string()))
+        .map(|master| (master.port(), master))
+        .collect();
+    assert_eq!(masters.len(), 3);
+    for one in masters.values() {
+        set(one, "allkeys-lru");
+        assert!(is_refused(
+            RedisStore::cluster(client.clone()).check().await,
+            "allkeys-lru"
+        ));
+        set(one, "noeviction");
+    }
+    set(cluster.master_of("x"), "allkeys-lru");
     RedisStore::cluster(client)
         .allow_eviction()
         .check()

@@ -21,10 +21,13 @@ mod listing;
 mod record;
 #[path = "../redis_support/mod.rs"]
 mod redis_support;
+mod refusals;
 mod relay;
 mod replicas;
 mod scripts;
 #[path = "../servers/mod.rs"]
 mod servers;
+mod steps;
+mod storms;
 #[path = "../support/mod.rs"]
 mod support;

@@ -7,7 +7,10 @@ use tower_idempotency::{
     store::{Claim, Nonce, Note, RecordState, Reservation, Steps, Store, Terms},
 };
 
-use crate::{redis_support::*, servers::redis};
+use crate::{
+    redis_support::*,
+    servers::{Redis, redis},
+};
 
 /// Of a claim, at its place, in the order of the documentation of the format.
 fn head(state: u8, claim: &Claim, retention: Duration) -> Vec<u8> {
@@ -75,12 +78,7 @@ async fn a_record_of_a_release_with_the_first_format_is_read() {
     let key = fresh_key();
     let fingerprint = Fingerprint::new(Tag::from_u16(0x0101), [1; 32]);
     let earlier = Claim::new(key, fingerprint, Nonce::from_bytes([9; 16]), 3, 77);
-    let text: String = head(0, &earlier, RETENTION)
-        .iter()
-        .map(|byte| format!("\\{byte:03}"))
-        .collect();
-    let script = format!("return redis.call('SET', KEYS[1], \"{text}\", 'PX', 1000)");
-    let () = server.run(&["EVAL", &script, "1", &name_of(&key)]).unwrap();
+    put(server, &earlier);
 
     let record = store.inspect(&key).await.unwrap().unwrap();
     assert_eq!(
@@ -96,6 +94,41 @@ async fn a_record_of_a_release_with_the_first_format_is_read() {
         store.renew(&earlier, LEASE).await,
         StoreErrorKind::LostClaim,
     );
+}
+
+/// Writes the record of a claim whose lease is over.
+fn put(server: &Redis, claim: &Claim) {
+    let text: String = head(0, claim, RETENTION)
+        .iter()
+        .map(|byte| format!("\\{byte:03}"))
+        .collect();
+    let script = format!("return redis.call('SET', KEYS[1], \"{text}\", 'PX', 60000)");
+    let () = server
+        .run(&["EVAL", &script, "1", &name_of(claim.key())])
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_key_in_flight_is_to_be_asked_for_again_within_a_second() {
+    let Some(server) = redis() else { return };
+    let (store, key) = (store_at(server.url()), fresh_key());
+    claim(&store, &key, &terms()).await;
+    match reserve(&store, &key).await {
+        Reservation::InFlight { retry_after } => assert_eq!(retry_after, Duration::from_secs(1)),
+        other => panic!("not in flight: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_fence_grows_also_where_the_clock_of_the_server_was_set_back() {
+    let Some(server) = redis() else { return };
+    let store = store_at(server.url());
+    // Of the year 2100.
+    let (key, ahead) = (fresh_key(), 4_102_444_800_000_000);
+    let earlier = Claim::new(key, fingerprint(1), Nonce::from_bytes([9; 16]), 1, ahead);
+    put(server, &earlier);
+    let taken = claim(&store, &key, &run_again(terms())).await;
+    assert_eq!(taken.fence(), ahead + 1);
 }
 
 #[tokio::test]

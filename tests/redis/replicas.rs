@@ -6,7 +6,7 @@ use tokio::task::block_in_place;
 use tower::Layer;
 use tower_idempotency::{
     IdempotencyLayer, RejectionKind, ScopeBy, StoreErrorKind,
-    store::{Reservation, Store},
+    store::{Note, Reservation, Steps, Store},
 };
 
 use crate::{
@@ -91,6 +91,7 @@ async fn a_response_that_the_replica_lacks_is_told_again_until_it_has_it() {
     let key = fresh_key();
     let patient = store_at(master.url()).with_replicas(1, LONG);
     let claimed = claim(&patient, &key, &terms()).await;
+    let other = claim(&patient, &fresh_key(), &terms()).await;
     block_in_place(|| replica.freeze());
     let store = store_at(master.url()).with_replicas(1, SHORT);
 
@@ -104,7 +105,16 @@ async fn a_response_that_the_replica_lacks_is_told_again_until_it_has_it() {
         .await;
     assert_kind(again, StoreErrorKind::Other);
 
+    let note = Note::new("step", "1");
+    assert_kind(store.note(&other, &note).await, StoreErrorKind::Other);
+
     replica.thaw();
+    until(|| async { store.note(&other, &note).await.is_ok() }).await;
+    assert_eq!(
+        stored(&replica, other.key()),
+        stored(&master, other.key()),
+        "a note as well"
+    );
     until(|| async { complete().await.is_ok() }).await;
     assert_eq!(stored(&replica, &key), stored(&master, &key));
     assert_replays(&reserve(&store, &key).await, "done");

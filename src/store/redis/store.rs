@@ -47,7 +47,7 @@ use crate::{
 /// # The server
 ///
 /// - `maxmemory-policy noeviction`, which is the default: any other may drop records before their time, and is [refused](Self::check).
-///   A server that is full refuses new keys with [`Full`](StoreErrorKind::Full), and takes the responses of those that it has.
+///   A server that is full refuses new keys with [`Full`](StoreErrorKind::Full), and takes the notes and responses of those that it has.
 /// - Memory: about 280 bytes for each record, and its response.
 /// - The user needs `+evalsha +eval +getrange +get +set +append +del +pexpire +pttl +time +ping` on `~prefix:*`, `+config|get` for the check,
 ///   `+wait` for replicas, `+cluster|slots` on a cluster, and `+select` for a numbered database.

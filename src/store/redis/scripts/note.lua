@@ -1,7 +1,7 @@
 -- Appends to the notes of the claim's record, and leaves its expiry alone. 0 if the record isn't its own, or is completed.
 local nonce, note = unpack(ARGV)
 
-local record = head()
+local record, left = head()
 if not record then
     return 0
 end
@@ -11,4 +11,6 @@ if unread then
 elseif nonce_of(record) ~= nonce or state_of(record) == COMPLETED then
     return 0
 end
-return failed('APPEND', KEYS[1], note) or 1
+-- A full server refuses a script's APPEND, but not behind a write that it allows: what is done must not be done again for want of room.
+local refused = left > 0 and failed('PEXPIRE', KEYS[1], left)
+return refused or failed('APPEND', KEYS[1], note) or 1

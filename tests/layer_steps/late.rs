@@ -1,0 +1,182 @@
+//! Steps of a task that goes on when its run is over.
+
+use std::{convert::Infallible, future::pending, time::Duration};
+
+use http::{Request, StatusCode};
+use tokio::sync::mpsc;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_idempotency::{
+    IdempotencyContext, OnStoreFailure, RequestBody, StepErrorKind, StoreErrorKind,
+};
+
+use crate::{
+    app::{Effects, Failed, memory, run_again},
+    support::{
+        Body,
+        faulty::{Call, Fault},
+        handler::{Gate, response},
+        post, send,
+    },
+};
+
+/// How a run comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Answers(u16),
+    AnswersUnprotected,
+    Panics,
+    ReachesItsLimit,
+    IsDropped,
+}
+
+const ENDS: [End; 7] = [
+    End::Answers(201),
+    End::Answers(404),
+    End::Answers(502),
+    End::AnswersUnprotected,
+    End::Panics,
+    End::ReachesItsLimit,
+    End::IsDropped,
+];
+
+/// What the handler leaves to a task, of a run that is over when this ends. It waits for the gate before its end.
+async fn context_of_run(end: End, gate: Gate) -> (IdempotencyContext, impl Future<Output = ()>) {
+    let (store, (left, mut contexts)) = (memory(), mpsc::unbounded_channel());
+    if end == End::AnswersUnprotected {
+        store.always(Call::Reserve, Fault::Fails(StoreErrorKind::Unavailable));
+    }
+    let idempotency = run_again(store)
+        .with_run_limit(Duration::from_secs(1))
+        .with_detached(end != End::IsDropped)
+        .with_on_store_failure(OnStoreFailure::RunUnprotected);
+    let service = idempotency.layer(service_fn(move |request: Request<RequestBody<Body>>| {
+        let context = request.extensions().get::<IdempotencyContext>().cloned();
+        left.send(context.expect("a run")).expect("a receiver");
+        let gate = gate.clone();
+        async move {
+            gate.pass().await;
+            match end {
+                End::Answers(status) => {
+                    let status = StatusCode::from_u16(status).expect("a status");
+                    Ok::<_, Infallible>(response(status, ""))
+                }
+                End::AnswersUnprotected => Ok(response(StatusCode::CREATED, "")),
+                End::Panics => panic!("on purpose"),
+                End::ReachesItsLimit | End::IsDropped => pending().await,
+            }
+        }
+    }));
+    let asked = tokio::spawn(service.oneshot(post("k", "{}")));
+    let context = contexts.recv().await.expect("a run");
+    let ended = async move {
+        if end == End::IsDropped {
+            asked.abort();
+            assert!(asked.await.expect_err("dropped").is_cancelled());
+        } else {
+            asked.await.expect("no panic").expect("an answer");
+        }
+    };
+    (context, ended)
+}
+
+/// The step of a task, whose kind of error is told.
+async fn step(
+    context: IdempotencyContext,
+    effect: impl AsyncFnOnce() -> u32,
+) -> Result<u32, StepErrorKind> {
+    let effect = async || Ok::<_, Failed>(effect().await);
+    match context.step("late", effect).await {
+        Ok(value) => Ok(value),
+        Err(Failed::Step(error)) => Err(error.kind()),
+        Err(Failed::Declined) => panic!("not declined"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_step_begins_when_the_run_is_over() {
+    for end in ENDS {
+        let (gate, effects) = (Gate::closed(), Effects::default());
+        let (context, ended) = context_of_run(end, gate.clone()).await;
+        gate.open();
+        ended.await;
+
+        let late = step(context, async || effects.happen("late")).await;
+
+        assert_eq!(late, Err(StepErrorKind::RunEnded), "{end:?}");
+        assert_eq!(effects.of("late"), 0, "{end:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_waits_for_another_of_its_name_does_not_begin_when_the_run_is_over() {
+    for end in ENDS {
+        let (gate, held, effects) = (Gate::closed(), Gate::closed(), Effects::default());
+        let (context, ended) = context_of_run(end, gate.clone()).await;
+        let (first, passed) = (context.clone(), held.clone());
+        let first = tokio::spawn(async move {
+            let declined = || async {
+                passed.pass().await;
+                Err::<u32, _>(Failed::Declined)
+            };
+            first.step("late", declined).await.expect_err("declined");
+        });
+        held.reached().await;
+        let counted = effects.clone();
+        let second = tokio::spawn(step(context, async move || counted.happen("late")));
+        tokio::task::yield_now().await;
+        gate.open();
+        ended.await;
+        held.open();
+        first.await.expect("no panic");
+
+        let late = second.await.expect("no panic");
+
+        assert_eq!(late, Err(StepErrorKind::RunEnded), "{end:?}");
+        assert_eq!(effects.of("late"), 0, "{end:?}");
+    }
+}
+
+/// What is done is known to a task that goes on.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_is_done_gives_its_result_when_the_run_is_over() {
+    for end in ENDS {
+        let (gate, effects) = (Gate::closed(), Effects::default());
+        let (context, ended) = context_of_run(end, gate.clone()).await;
+        let done = step(context.clone(), async || effects.happen("late")).await;
+        gate.open();
+        ended.await;
+
+        let late = step(context, async || effects.happen("late")).await;
+
+        assert_eq!((done, late), (Ok(1), Ok(1)), "{end:?}");
+    }
+}
+
+/// It is refused at the moment when the key is given back, not some time after it.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_begins_while_a_refusal_is_settled_can_not_have_an_effect_under_a_free_key() {
+    let (store, effects) = (memory(), Effects::default());
+    store.then(Call::Release, Fault::Hangs);
+    let (left, mut contexts) = mpsc::unbounded_channel();
+    let service =
+        run_again(store.clone()).layer(service_fn(move |request: Request<RequestBody<Body>>| {
+            let context = request.extensions().get::<IdempotencyContext>().cloned();
+            left.send(context.expect("a run")).expect("a receiver");
+            async { Ok::<_, Infallible>(response(StatusCode::NOT_FOUND, "")) }
+        }));
+    let asked = tokio::spawn(service.clone().oneshot(post("k", "{}")));
+    let context = contexts.recv().await.expect("a run");
+    store.reached(Call::Release, 1).await;
+
+    let late = step(context, async || effects.happen("late")).await;
+    store.let_go();
+    asked.await.expect("no panic").expect("an answer");
+
+    assert_eq!(late, Err(StepErrorKind::RunEnded));
+    assert_eq!(effects.of("late"), 0);
+    let retry = send(&service, post("k", "{}")).await;
+    assert_eq!(
+        (retry.status(), retry.rejection()),
+        (StatusCode::NOT_FOUND, None)
+    );
+}
