@@ -8,7 +8,7 @@ end
 local unread = unreadable(record)
 if unread then
     return unread
-elseif nonce_of(record) ~= nonce or state_of(record) == COMPLETED then
+elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) == COMPLETED then
     return 0
 end
 return failed('APPEND', KEYS[1], note) or 1
