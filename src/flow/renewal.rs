@@ -56,7 +56,7 @@ impl Drop for Renewal {
 /// A renewal that fails is tried again a third of the lease later; in the end the nonce decides, not the clock. One that hangs
 /// is too, as another connection may do better; not without end, though.
 pub(super) async fn keep_renewed(
-    guard: &Guard,
+    guard: &Arc<Guard>,
     claim: &Arc<Claim>,
     from: Instant,
     lost: impl Fn(),
@@ -76,10 +76,10 @@ pub(super) async fn keep_renewed(
         {
             continue;
         }
-        let (store, renewed) = (Arc::clone(&guard.store), Arc::clone(claim));
+        let (asking, renewed) = (Arc::clone(guard), Arc::clone(claim));
         let counted = Arc::clone(&unanswered);
         let renewal = async move {
-            let answer = store.renew(&renewed, lease).await;
+            let answer = asking.store.renew(&renewed, lease).await;
             drop(counted);
             answer
         };
