@@ -1,13 +1,11 @@
 use std::{convert::Infallible, future::pending, sync::Arc};
 
-use tokio::{
-    task::AbortHandle,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     Guard,
-    span::in_current_span,
+    renewals::{Held, Place},
+    span::RequestSpan,
     store_call::{ignore, within},
 };
 use crate::{
@@ -21,9 +19,11 @@ const IN_A_LEASE: usize = 3;
 
 /// The renewal of a run's claim, until this is dropped.
 ///
-/// A task of its own, started before the run's: a handler that blocks its thread, or never lets go of it for long, would
-/// otherwise keep its own claim from being renewed.
-pub(super) struct Renewal(AbortHandle);
+/// A task of its own from when it is first due: a handler that blocks its thread, or never lets go of it for long, would
+/// otherwise keep its own claim from being renewed. Most runs end before, and need none.
+pub(super) struct Renewal {
+    _place: Place,
+}
 
 impl Renewal {
     /// None for a transaction, which holds its key by itself.
@@ -36,18 +36,17 @@ impl Renewal {
         if guard.kind == StoreKind::Transaction {
             return None;
         }
-        let (guard, claim, context) = (Arc::clone(guard), Arc::clone(claim), context.clone());
-        let renewal = async move {
-            let lost = || context.set_claim_lost();
-            match keep_renewed(&guard, &claim, from, lost).await {}
+        let held = Held {
+            guard: Arc::clone(guard),
+            claim: Arc::clone(claim),
+            context: context.clone(),
+            from,
+            span: RequestSpan::current(),
         };
-        Some(Self(tokio::spawn(in_current_span(renewal)).abort_handle()))
-    }
-}
-
-impl Drop for Renewal {
-    fn drop(&mut self) {
-        self.0.abort();
+        let due = from + guard.settings.lease / 3;
+        Some(Self {
+            _place: guard.shared.renewals.hold(due, held),
+        })
     }
 }
 
