@@ -2,7 +2,7 @@
 #![cfg(feature = "memory")]
 mod support;
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response, StatusCode};
 use support::{
@@ -12,7 +12,7 @@ use support::{
     probe::{Probe, answer, created, spawn_send},
     send,
 };
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_idempotency::{
     IdempotencyLayer, MemoryStore, RejectionKind, RequestBody, ScopeBy, StoreErrorKind,
@@ -96,21 +96,59 @@ async fn a_run_that_uses_up_its_turns_is_renewed_all_the_same() {
 /// On a runtime with another thread that is free to renew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_blocks_its_thread_is_renewed_all_the_same() {
-    let store = memory();
-    let renewals = store.clone();
-    let blocking = service_fn(move |_request: Request<RequestBody<Body>>| {
+    for detached in [true, false] {
+        let store = memory();
+        let renewals = store.clone();
+        let blocking = service_fn(move |_request: Request<RequestBody<Body>>| {
+            let renewals = renewals.clone();
+            async move {
+                let started = Instant::now();
+                while renewals.count(Call::Renew) < 3 && started.elapsed() < LEASE {
+                    std::thread::yield_now();
+                }
+                Ok::<_, Infallible>(created(renewals.count(Call::Renew)))
+            }
+        });
+        let layer = layer(&store, Takeover::RunAgain)
+            .with_lease(Duration::from_millis(90))
+            .with_detached(detached);
+        let service = layer.layer(blocking);
+
+        // On a worker, which blocks what it has in its hands.
+        let answer = spawn_send(&service, post("k", "{}"));
+
+        let answer = answer.await.expect("an answer");
+        assert_eq!(answer.text(), "run 3", "detached: {detached}");
+    }
+}
+
+#[test]
+fn a_run_is_renewed_beside_another_runtime_that_nobody_drives_any_more() {
+    let (store, started) = (memory(), Arc::new(Notify::new()));
+    let (renewals, begun) = (store.clone(), Arc::clone(&started));
+    let handler = service_fn(move |_request: Request<RequestBody<Body>>| {
         let renewals = renewals.clone();
+        begun.notify_one();
         async move {
             let started = Instant::now();
             while renewals.count(Call::Renew) < 3 && started.elapsed() < LEASE {
-                std::thread::yield_now();
+                tokio::task::yield_now().await;
             }
             Ok::<_, Infallible>(created(renewals.count(Call::Renew)))
         }
     });
     let layer = layer(&store, Takeover::RunAgain).with_lease(Duration::from_millis(90));
+    let service = layer.layer(handler);
+    let [left, driven] = [(); 2].map(|()| {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().build().expect("a runtime")
+    });
+    left.block_on(async {
+        drop(spawn_send(&service, post("left", "{}")));
+        started.notified().await;
+    });
 
-    let answer = send(&layer.layer(blocking), post("k", "{}")).await;
+    let answer = driven.block_on(send(&service, post("k", "{}")));
 
     assert_eq!(answer.text(), "run 3");
 }

@@ -89,7 +89,7 @@ pub(super) fn give_back(guard: &Arc<Guard>, unheard: Claim) {
 }
 
 /// The claim with its attempt number: one that took over must not be given back as the first.
-async fn as_recorded(guard: &Guard, unheard: &Claim) -> Result<Claim, StoreError> {
+async fn as_recorded(guard: &Arc<Guard>, unheard: &Claim) -> Result<Claim, StoreError> {
     let record = match guard.settings.takeover {
         Takeover::Refuse => None,
         Takeover::RunAgain => inspect(guard, *unheard.key()).await?,
@@ -106,7 +106,7 @@ async fn as_recorded(guard: &Guard, unheard: &Claim) -> Result<Claim, StoreError
 }
 
 /// Tells the store until it has heard. Each call runs to its end before the next: a store that hangs gets one, not many.
-async fn repeat(guard: &Guard, claim: &Arc<Claim>, settlement: Settlement) {
+async fn repeat(guard: &Arc<Guard>, claim: &Arc<Claim>, settlement: Settlement) {
     let deadline = Instant::now() + guard.settings.retention;
     let mut pause = FIRST_PAUSE;
     loop {

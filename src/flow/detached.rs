@@ -37,14 +37,14 @@ pub(super) async fn detached<T: Send + 'static>(
     if !guard.settings.detached {
         return Some(run.await);
     }
+    let Some(spawn) = &guard.settings.spawn else {
+        return tokio::spawn(in_current_span(run)).await.ok();
+    };
     let (sender, receiver) = oneshot::channel();
     let task = in_current_span(async move {
         // A caller that has gone doesn't miss the answer: the record has it.
         drop(sender.send(run.await));
     });
-    match &guard.settings.spawn {
-        None => drop(tokio::spawn(task)),
-        Some(spawn) => spawn(DetachedRun(Box::pin(task))),
-    }
+    spawn(DetachedRun(Box::pin(task)));
     receiver.await.ok()
 }

@@ -7,7 +7,10 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 
-use super::{background::Settlements, reserve::Told, store_call::LateCalls, waiters::Waiters};
+use super::{
+    background::Settlements, renewals::Renewals, reserve::Told, store_call::LateCalls,
+    waiters::Waiters,
+};
 use crate::{
     FingerprintBy, IdempotencyContext, Outcome, Rejection, RejectionKind, ResponseBody,
     SavedResponse,
@@ -29,11 +32,12 @@ pub(crate) struct Guard {
 }
 
 /// What the clones of a layer share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Shared {
     pub(super) waiters: Waiters,
     pub(super) settlements: Settlements,
     pub(super) late_calls: LateCalls,
+    pub(super) renewals: Renewals,
 }
 
 impl Shared {

@@ -8,6 +8,7 @@ mod limit;
 mod notes;
 mod protect;
 mod renewal;
+mod renewals;
 mod report;
 mod reserve;
 mod retry;

@@ -200,9 +200,9 @@ impl Notes {
         self.count(&note)?;
         let writing = Arc::clone(self.writing.get_or_init(Arc::default));
         let writing = writing.read_owned().await;
-        let (store, claim) = (Arc::clone(&guard.store), Arc::clone(claim));
+        let (telling, claim) = (Arc::clone(guard), Arc::clone(claim));
         let call = async move {
-            let written = match store.steps() {
+            let written = match telling.store.steps() {
                 Some(steps) => steps.note(&claim, &note).await,
                 None => Err(without_steps()),
             };
@@ -239,9 +239,9 @@ impl Notes {
 }
 
 async fn read(guard: &Arc<Guard>, claim: &Arc<Claim>) -> Result<Vec<Note>, StoreError> {
-    let (store, claim) = (Arc::clone(&guard.store), Arc::clone(claim));
+    let (asking, claim) = (Arc::clone(guard), Arc::clone(claim));
     let call = async move {
-        match store.steps() {
+        match asking.store.steps() {
             Some(steps) => steps.notes(&claim).await,
             None => Err(without_steps()),
         }
@@ -250,7 +250,7 @@ async fn read(guard: &Arc<Guard>, claim: &Arc<Claim>) -> Result<Vec<Note>, Store
 }
 
 async fn ask<T: Send + 'static>(
-    guard: &Guard,
+    guard: &Arc<Guard>,
     name: &'static str,
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Result<T, StoreError> {

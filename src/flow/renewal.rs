@@ -1,13 +1,11 @@
 use std::{convert::Infallible, future::pending, sync::Arc};
 
-use tokio::{
-    task::AbortHandle,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     Guard,
-    span::in_current_span,
+    renewals::{Held, Place},
+    span::RequestSpan,
     store_call::{ignore, within},
 };
 use crate::{
@@ -21,9 +19,11 @@ const IN_A_LEASE: usize = 3;
 
 /// The renewal of a run's claim, until this is dropped.
 ///
-/// A task of its own, started before the run's: a handler that blocks its thread, or never lets go of it for long, would
-/// otherwise keep its own claim from being renewed.
-pub(super) struct Renewal(AbortHandle);
+/// A task of its own from when it is first due: a handler that blocks its thread, or never lets go of it for long, would
+/// otherwise keep its own claim from being renewed. Most runs end before, and need none.
+pub(super) struct Renewal {
+    _place: Place,
+}
 
 impl Renewal {
     /// None for a transaction, which holds its key by itself.
@@ -36,18 +36,17 @@ impl Renewal {
         if guard.kind == StoreKind::Transaction {
             return None;
         }
-        let (guard, claim, context) = (Arc::clone(guard), Arc::clone(claim), context.clone());
-        let renewal = async move {
-            let lost = || context.set_claim_lost();
-            match keep_renewed(&guard, &claim, from, lost).await {}
+        let held = Held {
+            guard: Arc::clone(guard),
+            claim: Arc::clone(claim),
+            context: context.clone(),
+            from,
+            span: RequestSpan::current(),
         };
-        Some(Self(tokio::spawn(in_current_span(renewal)).abort_handle()))
-    }
-}
-
-impl Drop for Renewal {
-    fn drop(&mut self) {
-        self.0.abort();
+        let due = from + guard.settings.lease / 3;
+        Some(Self {
+            _place: guard.shared.renewals.hold(due, held),
+        })
     }
 }
 
@@ -56,7 +55,7 @@ impl Drop for Renewal {
 /// A renewal that fails is tried again a third of the lease later; in the end the nonce decides, not the clock. One that hangs
 /// is too, as another connection may do better; not without end, though.
 pub(super) async fn keep_renewed(
-    guard: &Guard,
+    guard: &Arc<Guard>,
     claim: &Arc<Claim>,
     from: Instant,
     lost: impl Fn(),
@@ -76,10 +75,10 @@ pub(super) async fn keep_renewed(
         {
             continue;
         }
-        let (store, renewed) = (Arc::clone(&guard.store), Arc::clone(claim));
+        let (asking, renewed) = (Arc::clone(guard), Arc::clone(claim));
         let counted = Arc::clone(&unanswered);
         let renewal = async move {
-            let answer = store.renew(&renewed, lease).await;
+            let answer = asking.store.renew(&renewed, lease).await;
             drop(counted);
             answer
         };

@@ -106,12 +106,11 @@ async fn ask(
         let message = "too many earlier calls have not been answered";
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));
     }
-    let (store, key) = (Arc::clone(&guard.store), subject.record_key);
+    let (asking, key) = (Arc::clone(guard), subject.record_key);
     let settings = &guard.settings;
     let terms = Terms::new(subject.nonce, settings.lease, settings.retention)
         .with_takeover(settings.takeover)
         .with_run_limit(settings.run_limit + settings.collect_limit + guard.call_limit);
-    let (guard_too, asking) = (Arc::clone(guard), Arc::clone(guard));
     let unheard = Claim::new(key, fingerprint, subject.nonce, 1, 0);
     // A claim that comes late has work to do, too.
     let counted = guard.settings.drain.token();
@@ -123,7 +122,8 @@ async fn ask(
         StoreErrorKind::Unavailable,
         async move {
             // What panicked may have claimed the key before.
-            let answer = catch(async { store.reserve(&key, &fingerprint, &terms).await }).await;
+            let call = async { asking.store.reserve(&key, &fingerprint, &terms).await };
+            let answer = catch(call).await;
             let answer =
                 answer.unwrap_or_else(|Panicked| Err(panicked(StoreErrorKind::Unavailable)));
             if answer
@@ -134,10 +134,10 @@ async fn ask(
             }
             answer
         },
-        move |late| {
+        move |guard, late| {
             // Nobody waits for this claim any more: its handler must not run.
             if let Ok(Reservation::Acquired(claim)) = late {
-                background::release(&guard_too, Arc::new(claim));
+                background::release(guard, Arc::new(claim));
             }
             drop(counted);
         },

@@ -89,10 +89,10 @@ impl Run {
         }
         // It counts as long as the call goes on.
         let owed = Owed::new(&guard.shared, saved.size());
-        let (store, claim) = (Arc::clone(&guard.store), Arc::clone(&self.claim));
-        let retention = guard.settings.retention;
+        let (telling, claim) = (Arc::clone(guard), Arc::clone(&self.claim));
         let call = async move {
-            let told = store.complete(&claim, &saved, retention).await;
+            let retention = telling.settings.retention;
+            let told = telling.store.complete(&claim, &saved, retention).await;
             drop(owed);
             told
         };
@@ -166,7 +166,7 @@ fn pending(claim: &Claim) -> Told {
 
 /// Tells the store, and waits for its answer within the limit of a call.
 pub(super) async fn settle(
-    guard: &Guard,
+    guard: &Arc<Guard>,
     claim: &Arc<Claim>,
     settlement: Settlement,
 ) -> Result<(), StoreError> {
@@ -175,7 +175,7 @@ pub(super) async fn settle(
 
 /// Tells the store, and waits for its answer at most for `limit`.
 pub(super) async fn tell(
-    guard: &Guard,
+    guard: &Arc<Guard>,
     claim: &Arc<Claim>,
     settlement: Settlement,
     limit: Duration,
@@ -186,9 +186,9 @@ pub(super) async fn tell(
         Settlement::Release => ("release", StoreErrorKind::Unavailable),
         Settlement::Abandon => ("abandon", StoreErrorKind::Unavailable),
     };
-    let (store, claim) = (Arc::clone(&guard.store), Arc::clone(claim));
-    let retention = guard.settings.retention;
+    let (telling, claim) = (Arc::clone(guard), Arc::clone(claim));
     let call = async move {
+        let (store, retention) = (&telling.store, telling.settings.retention);
         match settlement {
             Settlement::Complete(saved) => store.complete(&claim, &saved, retention).await,
             // That this run had no effect says nothing of the one that it took over from: the next one must be told, too.
@@ -202,7 +202,7 @@ pub(super) async fn tell(
 
 /// The claim was lost, so the record decides what its caller gets. The fingerprint is compared first. The handler has run: what is told
 /// never says that nothing was done.
-async fn from_record(guard: &Guard, claim: &Claim) -> Told {
+async fn from_record(guard: &Arc<Guard>, claim: &Claim) -> Told {
     match inspect(guard, *claim.key()).await {
         Ok(Some(record)) if record.fingerprint.tag() != claim.fingerprint().tag() => {
             // Not comparable here. A retry, which has the request, will be told.

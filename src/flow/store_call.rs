@@ -29,12 +29,12 @@ use crate::{
 /// half-way leaves a pooled connection inside a transaction, or commits unseen. The call then goes on by itself,
 /// and what it finds is given to `late`. `name` is for the metrics. A call that panics has failed, and is no reason to give up a run.
 pub(super) async fn within<T: Send + 'static>(
-    guard: &Guard,
+    guard: &Arc<Guard>,
     name: &'static str,
     limit: Duration,
     elapsed: StoreErrorKind,
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    late: impl FnOnce(Result<T, StoreError>) + Send + Unpin + 'static,
+    late: impl FnOnce(&Arc<Guard>, Result<T, StoreError>) + Send + Unpin + 'static,
 ) -> Result<T, StoreError> {
     let call = async move {
         let answer = catch(call).await;
@@ -43,8 +43,8 @@ pub(super) async fn within<T: Send + 'static>(
     let mut call = StoreCall {
         pending: Some((Box::pin(call), late)),
         limit: Some(limit),
-        shared: Arc::clone(&guard.shared),
-        runtime: Handle::current(),
+        guard,
+        runtime: None,
     };
     let started = metric::now();
     let waited = limited(limit, Pin::new(&mut call)).await;
@@ -59,9 +59,12 @@ pub(super) async fn within<T: Send + 'static>(
 }
 
 /// What is recorded under a key now.
-pub(super) async fn inspect(guard: &Guard, key: RecordKey) -> Result<Option<Record>, StoreError> {
-    let store = Arc::clone(&guard.store);
-    let inspection = async move { store.inspect(&key).await };
+pub(super) async fn inspect(
+    guard: &Arc<Guard>,
+    key: RecordKey,
+) -> Result<Option<Record>, StoreError> {
+    let asking = Arc::clone(guard);
+    let inspection = async move { asking.store.inspect(&key).await };
     let elapsed = StoreErrorKind::Unavailable;
     let record = within(
         guard,
@@ -79,7 +82,7 @@ pub(super) async fn inspect(guard: &Guard, key: RecordKey) -> Result<Option<Reco
 }
 
 /// For calls whose late result changes nothing.
-pub(super) fn ignore<T>(_late: Result<T, StoreError>) {}
+pub(super) fn ignore<T>(_guard: &Arc<Guard>, _late: Result<T, StoreError>) {}
 
 type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -93,47 +96,53 @@ pub(super) fn panicked(elapsed: StoreErrorKind) -> StoreError {
     StoreError::new(kind, "the store panicked")
 }
 
-struct StoreCall<T: Send + 'static, L: FnOnce(T) + Send + 'static> {
+struct StoreCall<'a, T: Send + 'static, L: FnOnce(&Arc<Guard>, T) + Send + 'static> {
     pending: Option<(Call<T>, L)>,
     /// None once it is over.
     limit: Option<Duration>,
-    shared: Arc<Shared>,
-    /// Kept, because a future may be dropped outside of its runtime.
-    runtime: Handle,
+    guard: &'a Arc<Guard>,
+    /// Of a call that waits. Kept, because a future may be dropped outside of its runtime.
+    runtime: Option<Handle>,
 }
 
-impl<T: Send, L: FnOnce(T) + Send + Unpin> Future for StoreCall<T, L> {
+impl<T: Send, L: FnOnce(&Arc<Guard>, T) + Send + Unpin> Future for StoreCall<'_, T, L> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let Some((call, _late)) = &mut self.pending else {
             return Poll::Pending;
         };
-        let result = std::task::ready!(call.as_mut().poll(cx));
-        self.pending = None;
-        Poll::Ready(result)
+        let polled = call.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.pending = None;
+        } else if self.runtime.is_none() {
+            self.runtime = Some(Handle::current());
+        }
+        polled
     }
 }
 
-impl<T: Send + 'static, L: FnOnce(T) + Send + 'static> Drop for StoreCall<T, L> {
+impl<T: Send + 'static, L: FnOnce(&Arc<Guard>, T) + Send + 'static> Drop for StoreCall<'_, T, L> {
     fn drop(&mut self) {
-        if let Some((mut call, late)) = self.pending.take() {
-            let shared = Arc::clone(&self.shared);
+        // One that was never polled hasn't begun.
+        if let (Some((mut call, late)), Some(runtime)) = (self.pending.take(), self.runtime.take())
+        {
+            let guard = Arc::clone(self.guard);
             let Some(limit) = self.limit else {
-                let counted = LateCall::new(&shared);
-                self.runtime.spawn(async move {
-                    late(call.await);
+                let counted = LateCall::new(&guard.shared);
+                runtime.spawn(async move {
+                    late(&guard, call.await);
                     drop(counted);
                 });
                 return;
             };
             // A caller that went away says nothing about the store.
-            self.runtime.spawn(async move {
+            runtime.spawn(async move {
                 if let Ok(result) = timeout(limit, &mut call).await {
-                    return late(result);
+                    return late(&guard, result);
                 }
-                let counted = LateCall::new(&shared);
-                late(call.await);
+                let counted = LateCall::new(&guard.shared);
+                late(&guard, call.await);
                 drop(counted);
             });
         }

@@ -132,7 +132,7 @@ enum Look {
     Failed,
 }
 
-async fn look(guard: &Guard, subject: &Subject, report: &mut Report) -> Look {
+async fn look(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Look {
     let asked = report.now();
     let record = inspect(guard, subject.record_key).await;
     report.waited_for_store(asked);

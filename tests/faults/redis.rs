@@ -46,12 +46,11 @@ mod statement {
 
     /// A script is called by its digest, which the server knows by then.
     macro_rules! call {
-        ($name:literal) => {{
+        ($($part:literal),+) => {{
             static DIGEST: LazyLock<String> = LazyLock::new(|| {
-                let text = concat!(
-                    include_str!("../../src/store/redis/scripts/record.lua"),
-                    include_str!(concat!("../../src/store/redis/scripts/", $name, ".lua"))
-                );
+                let text = concat!($(
+                    include_str!(concat!("../../src/store/redis/scripts/", $part, ".lua"))
+                ),+);
                 redis::Script::new(text).get_hash().to_owned()
             });
             &DIGEST
@@ -59,19 +58,19 @@ mod statement {
     }
 
     pub fn reserve() -> &'static str {
-        call!("reserve")
+        call!("record", "reserve")
     }
 
     pub fn renew() -> &'static str {
-        call!("renew")
+        call!("record", "head", "renew")
     }
 
     pub fn settle() -> &'static str {
-        call!("settle")
+        call!("record", "settle")
     }
 
     pub fn release() -> &'static str {
-        call!("release")
+        call!("record", "head", "release")
     }
 
     pub const CHECK: &str = "CONFIG GET";

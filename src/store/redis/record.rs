@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes};
 
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag,
-    store::{Claim, Nonce, Record, RecordState, Reservation},
+    store::{Claim, Nonce, Record, RecordState, Reservation, Terms},
 };
 
 /// What goes before the response.
@@ -75,6 +75,11 @@ impl Stored {
         Claim::new(*key, self.fingerprint, self.nonce, self.attempt, self.fence)
     }
 
+    /// Whether it is the claim of a run under this nonce, unsettled.
+    pub(super) fn is_claim_of(&self, nonce: Nonce, fingerprint: &Fingerprint) -> bool {
+        self.state == RUNNING && self.nonce == nonce && self.fingerprint == *fingerprint
+    }
+
     /// What a request with this fingerprint gets that couldn't claim the key.
     pub(super) fn answer(&self, fingerprint: &Fingerprint) -> Result<Reservation, StoreError> {
         if self.fingerprint != *fingerprint {
@@ -120,35 +125,38 @@ impl Stored {
     }
 }
 
+/// The record of a first claim, without its fence, which the server's clock gives.
+pub(super) fn unfenced(fingerprint: &Fingerprint, terms: &Terms) -> Vec<u8> {
+    let (nonce, retention) = (terms.nonce(), terms.retention());
+    let claim = Claim::new(RecordKey::from_bytes([0; 32]), *fingerprint, nonce, 1, 0);
+    head(RUNNING, &claim, retention, 0)
+}
+
 /// The record of a claim that is settled, with a response or without an outcome.
 pub(super) fn settled(
     claim: &Claim,
     response: Option<&SavedResponse>,
     retention: Duration,
 ) -> Vec<u8> {
-    let response = response.map(SavedResponse::encode);
-    let mut bytes = Vec::with_capacity(72 + response.as_ref().map_or(0, Bytes::len));
-    bytes.put_u8(FORMAT);
-    bytes.put_u8(if response.is_some() {
-        COMPLETED
-    } else {
-        ABANDONED
-    });
-    bytes.put_u32(claim.attempt());
-    bytes.put_u64(claim.fence());
-    bytes.put_u64(millis(retention));
-    bytes.put_slice(&fingerprint_bytes(claim.fingerprint()));
-    bytes.put_slice(claim.nonce().as_bytes());
-    bytes.put_slice(&response.unwrap_or_default());
+    let Some(response) = response.map(SavedResponse::encode) else {
+        return head(ABANDONED, claim, retention, 0);
+    };
+    let mut bytes = head(COMPLETED, claim, retention, response.len());
+    bytes.put_slice(&response);
     bytes
 }
 
-/// The bytes of a fingerprint, as the scripts compare them.
-pub(super) fn fingerprint_bytes(fingerprint: &Fingerprint) -> [u8; 34] {
-    let mut bytes = [0; 34];
-    let (tag, digest) = bytes.split_at_mut(2);
-    tag.copy_from_slice(&fingerprint.tag().to_u16().to_be_bytes());
-    digest.copy_from_slice(fingerprint.digest());
+/// What goes before the response, with room for one of this length.
+fn head(state: u8, claim: &Claim, retention: Duration, response: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(72 + response);
+    bytes.put_u8(FORMAT);
+    bytes.put_u8(state);
+    bytes.put_u32(claim.attempt());
+    bytes.put_u64(claim.fence());
+    bytes.put_u64(millis(retention));
+    bytes.put_u16(claim.fingerprint().tag().to_u16());
+    bytes.put_slice(claim.fingerprint().digest());
+    bytes.put_slice(claim.nonce().as_bytes());
     bytes
 }
 

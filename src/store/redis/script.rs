@@ -10,13 +10,10 @@ pub(super) struct Script {
     digest: LazyLock<String>,
 }
 
-/// A script with what goes before each of them.
+/// A script with what goes before it.
 macro_rules! script {
-    ($name:literal) => {{
-        const TEXT: &str = concat!(
-            include_str!("scripts/record.lua"),
-            include_str!(concat!("scripts/", $name, ".lua"))
-        );
+    ($($part:literal),+) => {{
+        const TEXT: &str = concat!($(include_str!(concat!("scripts/", $part, ".lua"))),+);
         Script {
             text: TEXT,
             digest: LazyLock::new(|| redis::Script::new(TEXT).get_hash().to_owned()),
@@ -24,13 +21,13 @@ macro_rules! script {
     }};
 }
 
-pub(super) static RESERVE: Script = script!("reserve");
-pub(super) static RENEW: Script = script!("renew");
-pub(super) static SETTLE: Script = script!("settle");
-pub(super) static RELEASE: Script = script!("release");
-pub(super) static READ: Script = script!("read");
-pub(super) static NOTE: Script = script!("note");
-pub(super) static NOTES: Script = script!("notes");
+pub(super) static RESERVE: Script = script!("record", "reserve");
+pub(super) static RENEW: Script = script!("record", "head", "renew");
+pub(super) static SETTLE: Script = script!("record", "settle");
+pub(super) static RELEASE: Script = script!("record", "head", "release");
+pub(super) static READ: Script = script!("record", "read");
+pub(super) static NOTE: Script = script!("record", "head", "note");
+pub(super) static NOTES: Script = script!("record", "head", "notes");
 pub(super) static FORGET: Script = script!("forget");
 
 /// One call of a script.

@@ -8,13 +8,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use redis::{Client, Cmd, FromRedisValue, RedisError, cluster::ClusterClient};
+use redis::{Client, Cmd, FromRedisValue, RedisError, Value, cluster::ClusterClient};
 
 use super::{
     connections::{Connections, Message},
     error::{failed, is_no_script},
     eviction::refuse_eviction,
-    record::{Stored, fingerprint_bytes, millis, settled},
+    record::{Stored, millis, settled, unfenced},
     script::{Call, FORGET, READ, RELEASE, RENEW, RESERVE, SETTLE, Script},
 };
 use crate::{
@@ -292,24 +292,24 @@ impl Store for RedisStore {
         terms: &Terms,
     ) -> Result<Reservation, StoreError> {
         self.check().await?;
-        let nonce = terms.nonce();
-        let lease = millis(terms.lease()).to_string();
-        let retention = millis(terms.retention()).to_string();
-        let run_again: &[u8] = match terms.takeover() {
-            Takeover::Refuse => b"0",
-            Takeover::RunAgain => b"1",
+        let (nonce, claim) = (terms.nonce(), unfenced(fingerprint, terms));
+        let life = (millis(terms.lease()) + millis(terms.retention())).to_string();
+        let arguments: [&[u8]; 3] = [&claim, life.as_bytes(), b"takeover"];
+        let arguments = match terms.takeover() {
+            Takeover::Refuse => &arguments[..2],
+            Takeover::RunAgain => &arguments,
         };
-        let arguments: [&[u8]; 5] = [
-            &fingerprint_bytes(fingerprint),
-            nonce.as_bytes(),
-            lease.as_bytes(),
-            retention.as_bytes(),
-            run_again,
-        ];
-        let (answer, replicated) = self.call_replicated(&RESERVE, key, &arguments).await?;
-        let (claimed, left, record): (bool, i64, Vec<u8>) = answer;
+        let (answer, replicated) = self.call_replicated(&RESERVE, key, arguments).await?;
+        if let Value::Int(fence) = answer {
+            replicated?;
+            let fence = fence.unsigned_abs();
+            let claim = Claim::new(*key, *fingerprint, nonce, 1, fence);
+            return Ok(Reservation::Acquired(claim));
+        }
+        let found = redis::from_redis_value(answer).map_err(|error| failed(error.into()));
+        let (left, record): (i64, Vec<u8>) = found?;
         let stored = Stored::read(left, record)?;
-        if claimed {
+        if stored.is_claim_of(nonce, fingerprint) {
             replicated?;
             return Ok(Reservation::Acquired(stored.claim(key)));
         }

@@ -8,7 +8,7 @@ end
 local unread = unreadable(record)
 if unread then
     return unread
-elseif nonce_of(record) ~= nonce or state_of(record) == COMPLETED then
+elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) == COMPLETED then
     return 0
 end
 -- A full server refuses a script's APPEND, but not behind a write that it allows: what is done must not be done again for want of room.

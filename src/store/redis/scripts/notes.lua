@@ -8,7 +8,7 @@ end
 local unread = unreadable(record)
 if unread then
     return unread
-elseif nonce_of(record) ~= nonce or state_of(record) == COMPLETED then
+elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) == COMPLETED then
     return false
 end
 return redis.call('GETRANGE', KEYS[1], 72, -1)

@@ -5,4 +5,9 @@ local left = record and redis.call('PTTL', KEYS[1])
 if not record or left == 0 then
     return false
 end
-return unreadable(record) or {left, without_notes(record)}
+local unread = unreadable(record)
+if unread then
+    return unread
+end
+-- Without the notes of its run, which only a step asks for.
+return {left, string.byte(record, 2) == COMPLETED and record or string.sub(record, 1, 72)}

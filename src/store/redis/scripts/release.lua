@@ -8,7 +8,7 @@ end
 local unread = unreadable(record)
 if unread then
     return unread
-elseif nonce_of(record) ~= nonce or state_of(record) ~= RUNNING then
+elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) ~= RUNNING then
     return 0
 end
 return failed('DEL', KEYS[1]) or 1

@@ -8,8 +8,7 @@ end
 local unread = unreadable(record)
 if unread then
     return unread
-elseif nonce_of(record) ~= nonce or state_of(record) ~= RUNNING then
+elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) ~= RUNNING then
     return 0
 end
-local _, _, retention = numbers_of(record)
-return failed('PEXPIRE', KEYS[1], lease + retention) or 1
+return failed('PEXPIRE', KEYS[1], lease + struct.unpack('>I8', record, 15)) or 1

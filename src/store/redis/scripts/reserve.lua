@@ -1,30 +1,42 @@
--- Claims the key, or tells what it has: whether it was claimed, what the record has left to live, and the record.
-local fingerprint, nonce, lease, retention, run_again = unpack(ARGV)
+-- Claims the key, by a record that lacks its fence. The answer is the fence of a first claim; or what the record has left to live, and
+-- the record, which is the caller's claim if it runs under its nonce.
+local claim, life, run_again = ARGV[1], ARGV[2], ARGV[3]
 
-local attempt, fence, notes = 0, 0, ''
 local record = redis.call('GET', KEYS[1])
 local left = record and redis.call('PTTL', KEYS[1])
+local attempt, fence, notes
 -- At the very instant of its expiry a key is still there, with nothing left.
 if record and left ~= 0 then
     local unread = unreadable(record)
     if unread then
         return unread
     end
-    local state = state_of(record)
-    if state == COMPLETED or fingerprint_of(record) ~= fingerprint then
-        return {0, left, without_notes(record)}
+    local state = string.byte(record, 2)
+    if state == COMPLETED then
+        return {left, record}
     end
-    local last_attempt, last_fence, kept = numbers_of(record)
-    if state == RUNNING and nonce_of(record) == nonce then
+    -- Without the notes of its run, which only a step asks for.
+    local head = string.sub(record, 1, 72)
+    if string.sub(record, 23, 56) ~= string.sub(claim, 23, 56) then
+        return {left, head}
+    end
+    local kept
+    attempt, fence, kept = struct.unpack('>I4I8I8', record, 3)
+    if state == RUNNING and string.sub(record, 57, 72) == string.sub(claim, 57, 72) then
         -- The same call again, or sent again by the driver.
-        return failed('PEXPIRE', KEYS[1], lease + kept) or {1, lease + kept, without_notes(record)}
-    elseif (state == RUNNING and left > kept) or run_again ~= '1' then
-        return {0, left, without_notes(record)}
+        left = life - struct.unpack('>I8', claim, 15) + kept
+        return failed('PEXPIRE', KEYS[1], left) or {left, head}
+    elseif (state == RUNNING and left > kept) or not run_again then
+        return {left, head}
     end
-    attempt, fence, notes = last_attempt, last_fence, string.sub(record, 73)
+    notes = string.sub(record, 73)
 end
 
 local time = redis.call('TIME')
-fence = math.max(fence + 1, time[1] * 1000000 + time[2])
-local claimed = struct.pack('>BBI4I8I8', FORMAT, RUNNING, attempt + 1, fence, retention) .. fingerprint .. nonce
-return failed('SET', KEYS[1], claimed .. notes, 'PX', lease + retention) or {1, lease + retention, claimed}
+local now = time[1] * 1000000 + time[2]
+if not attempt then
+    claim = string.sub(claim, 1, 6) .. struct.pack('>I8', now) .. string.sub(claim, 15)
+    return failed('SET', KEYS[1], claim, 'PX', life) or now
+end
+claim = string.sub(claim, 1, 2) .. struct.pack('>I4I8', attempt + 1, math.max(fence + 1, now)) .. string.sub(claim, 15)
+return failed('SET', KEYS[1], claim .. notes, 'PX', life) or {tonumber(life), claim}

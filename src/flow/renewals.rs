@@ -1,0 +1,163 @@
+//! The renewals that are not due yet.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{
+    runtime::{self, Handle},
+    sync::Notify,
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
+
+use super::{Guard, renewal::keep_renewed, span::RequestSpan};
+use crate::{IdempotencyContext, store::Claim};
+
+/// The renewals of a layer's runs, until they are due, in each runtime by a task that starts them. (A runtime that isn't driven any
+/// more must not keep the runs of another one from being renewed.)
+#[derive(Default)]
+pub(super) struct Renewals(Mutex<Vec<(runtime::Id, Arc<Keeper>)>>);
+
+/// A run's claim.
+pub(super) struct Held {
+    pub(super) guard: Arc<Guard>,
+    pub(super) claim: Arc<Claim>,
+    pub(super) context: IdempotencyContext,
+    pub(super) from: Instant,
+    pub(super) span: RequestSpan,
+}
+
+impl Renewals {
+    /// Has the claim renewed in this runtime, at first when it is `due`, until the place is dropped.
+    pub(super) fn hold(&self, due: Instant, held: Held) -> Place {
+        let id = Handle::current().id();
+        let keeper = {
+            let mut keepers = lock(&self.0);
+            if let Some((_, keeper)) = keepers.iter().find(|keeper| keeper.0 == id) {
+                Arc::clone(keeper)
+            } else {
+                // Nothing is held by those that only this list knows. Their runtimes may be gone.
+                keepers.retain(|(_, keeper)| Arc::strong_count(keeper) > 1);
+                let keeper = Arc::new(Keeper::default());
+                keepers.push((id, Arc::clone(&keeper)));
+                keeper
+            }
+        };
+        keeper.hold(due, held)
+    }
+}
+
+/// The renewals of one runtime.
+#[derive(Default)]
+struct Keeper {
+    held: Mutex<AllHeld>,
+    earlier: Notify,
+}
+
+#[derive(Default)]
+struct AllHeld {
+    /// By when they are due, and the order in which they came.
+    waiting: BTreeMap<(Instant, u64), Held>,
+    started: HashMap<u64, AbortHandle>,
+    last: u64,
+    /// When the task looks again. None if there is no task.
+    wakes: Option<Instant>,
+}
+
+impl Keeper {
+    fn hold(self: Arc<Self>, due: Instant, held: Held) -> Place {
+        let mut all = lock(&self.held);
+        all.last += 1;
+        let place = (due, all.last);
+        all.waiting.insert(place, held);
+        if all.wakes.is_none_or(|wakes| due < wakes) {
+            match all.wakes.replace(due) {
+                Some(_later) => self.earlier.notify_one(),
+                None => drop(tokio::spawn(Arc::clone(&self).start_when_due())),
+            }
+            let_go_of_it();
+        }
+        drop(all);
+        Place {
+            keeper: self,
+            place,
+        }
+    }
+
+    /// Ends when nothing is held any more.
+    async fn start_when_due(self: Arc<Self>) {
+        while let Some(next) = self.start_due() {
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+
+    /// Starts what is due, and tells when the next one is.
+    fn start_due(&self) -> Option<Instant> {
+        let mut all = lock(&self.held);
+        let now = Instant::now();
+        while let Some(first) = all
+            .waiting
+            .first_entry()
+            .filter(|first| first.key().0 <= now)
+        {
+            let ((_, number), held) = first.remove_entry();
+            all.started.insert(number, held.start());
+        }
+        all.wakes = all.waiting.keys().next().map(|(due, _)| *due);
+        all.wakes
+    }
+}
+
+/// A worker keeps the task that it woke last for itself, where no other one can take it, and a handler that runs inline may block that
+/// worker. So the last one is one that does nothing.
+fn let_go_of_it() {
+    tokio::spawn(async {});
+}
+
+impl Held {
+    fn start(self) -> AbortHandle {
+        let Self {
+            guard,
+            claim,
+            context,
+            from,
+            span,
+        } = self;
+        let renewal = async move {
+            let lost = || context.set_claim_lost();
+            match keep_renewed(&guard, &claim, from, lost).await {}
+        };
+        tokio::spawn(span.around(renewal)).abort_handle()
+    }
+}
+
+/// Until it is dropped, a claim is held.
+pub(super) struct Place {
+    keeper: Arc<Keeper>,
+    place: (Instant, u64),
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = lock(&self.keeper.held);
+        let waited = all.waiting.remove(&self.place);
+        if waited.is_none()
+            && let Some(task) = all.started.remove(&self.place.1)
+        {
+            task.abort();
+        }
+        // The lock isn't held when the claim is let go of.
+        drop(all);
+        drop(waited);
+    }
+}
+
+/// Nothing panics while it is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
