@@ -1,7 +1,7 @@
 -- Appends to the notes of the claim's record, and leaves its expiry alone. 0 if the record isn't its own, or is completed.
 local nonce, note = unpack(ARGV)
 
-local record, left = head()
+local record = head()
 if not record then
     return 0
 end
@@ -11,6 +11,10 @@ if unread then
 elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) == COMPLETED then
     return 0
 end
--- A full server refuses a script's APPEND, but not behind a write that it allows: what is done must not be done again for want of room.
-local refused = left > 0 and failed('PEXPIRE', KEYS[1], left)
-return refused or failed('APPEND', KEYS[1], note) or 1
+local refused = failed('APPEND', KEYS[1], note)
+if refused then
+    -- A full server refuses a script's APPEND, but not behind a write that it allows: what is done must not be done again for want of room.
+    local left = redis.call('PTTL', KEYS[1])
+    refused = left > 0 and failed('PEXPIRE', KEYS[1], left) or failed('APPEND', KEYS[1], note)
+end
+return refused or 1
