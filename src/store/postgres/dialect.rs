@@ -21,7 +21,6 @@ use crate::{
         Claim, Reservation, TableName, Terms,
         sql::{
             ASK_AGAIN, Found, Guarded, Kept, begin, bounded, commit, depth, rollback,
-            start_rollback,
             transactions::{
                 NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
                 end, end_uncounted,
@@ -125,20 +124,8 @@ impl Dialect {
     }
 }
 
-/// Rolls back what was only read, on the connection's way back into the pool: the caller needn't wait for that. The lock is held for as
-/// long, which keeps nobody from an answer: if it was got at all, there is a record.
-async fn leave(mut transaction: Guarded<Postgres>) {
-    match transaction.connection() {
-        Some(connection) if depth::<Postgres>(connection) == 1 => {
-            start_rollback::<Postgres>(connection);
-            transaction.pool();
-        }
-        Some(_) | None => give_up(transaction).await,
-    }
-}
-
 /// Rolls back what wasn't handed to the handler, whether sqlx counts it or not.
-async fn give_up(mut transaction: Guarded<Postgres>) {
+async fn leave(mut transaction: Guarded<Postgres>) {
     match transaction.connection() {
         Some(connection) if depth::<Postgres>(connection) == 0 => end_uncounted(transaction).await,
         Some(_) | None => end(transaction).await,
@@ -172,7 +159,10 @@ impl TransactionDialect for Dialect {
         match started {
             Ok(Started::Free(found)) => Ok(Opened::Free(transaction, found)),
             Ok(Started::Answered(answer)) => {
-                leave(transaction).await;
+                // The caller needn't wait until the lock is free. In this process, who wants to run next does; in another one it
+                // keeps nobody from an answer, as there is a record.
+                transaction.set_leaving();
+                tokio::spawn(leave(transaction));
                 Ok(Opened::Answered(answer))
             }
             Err(error) => {
