@@ -13,7 +13,7 @@ use super::{
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
     opening::{Lock, Opening, found},
     statement::Argument,
-    transaction_sql::{ROLLBACK, TransactionSql, is_ours, limit_idleness},
+    transaction_sql::{ROLLBACK, TransactionSql, is_ours, limit_idleness, looking},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
@@ -62,12 +62,12 @@ impl Dialect {
         terms: &Terms,
     ) -> Result<Opening, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
-            let enter = AssertSqlSafe(self.sql.enter_with_savepoint(key, terms));
+            let enter = AssertSqlSafe(self.sql.enter(key, terms));
             bounded(begin::<Postgres>(connection, enter))
                 .await
                 .map_err(failed)?;
-            let of_key = [key.into()];
-            let look = self.database.run_on(connection, &self.sql.look, &of_key);
+            let arguments = looking(key, terms);
+            let look = self.database.run_on(connection, &self.sql.look, &arguments);
             let rows = bounded(look).await.map_err(failed)?;
             let opening = Opening::of(&rows, terms)?;
             if opening.is_read_committed {
