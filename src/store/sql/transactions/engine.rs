@@ -230,8 +230,8 @@ impl<D: TransactionDialect> Transactions<D> {
         StoreErrorKind::Misused.into()
     }
 
-    /// What became of a claim. A record that is there tells, whoever has the key's lock, and be it for long; that there is none
-    /// proves a rollback only while holding it.
+    /// What became of a claim. Its record tells, whoever has the key's lock, and be it for long; that there is none proves something
+    /// only while holding the lock.
     async fn verify(&self, claim: &Claim) -> Result<(), StoreError> {
         let unknown = |error| StoreError::new(StoreErrorKind::OutcomeUnknown, error);
         let found = self.dialect.read(claim.key()).await.map_err(unknown)?;
@@ -239,7 +239,11 @@ impl<D: TransactionDialect> Transactions<D> {
             return told;
         }
         let found = self.dialect.read_locked(claim.key()).await;
-        told_by(&found.map_err(unknown)?, claim).unwrap_or(Err(StoreErrorKind::RolledBack.into()))
+        let found = found.map_err(unknown)?;
+        told_by(&found, claim).unwrap_or(Err(match found.live() {
+            Some(_) => StoreErrorKind::LostClaim.into(),
+            None => StoreErrorKind::RolledBack.into(),
+        }))
     }
 
     /// A claim that carries no transaction. If another run has the key here, waiting for it would tell nothing more.
@@ -251,16 +255,13 @@ impl<D: TransactionDialect> Transactions<D> {
     }
 }
 
-/// What the record says of a claim that should have been completed; nothing if there is none that does.
+/// What the record of a claim that should have been completed says, if it is there.
 fn told_by(found: &Found, claim: &Claim) -> Option<Result<(), StoreError>> {
-    match &found.stored {
-        Some(stored) if stored.nonce == claim.nonce() => Some(match stored.state {
-            State::Completed => Ok(()),
-            State::Running | State::Abandoned => Err(StoreErrorKind::Misused.into()),
-        }),
-        _ if found.live().is_some() => Some(Err(StoreErrorKind::LostClaim.into())),
-        _ => None,
-    }
+    let stored = found.stored.as_ref()?;
+    (stored.nonce == claim.nonce()).then(|| match stored.state {
+        State::Completed => Ok(()),
+        State::Running | State::Abandoned => Err(StoreErrorKind::Misused.into()),
+    })
 }
 
 /// What the end of a claim means for giving it up.
