@@ -7,10 +7,16 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, Operation};
+use crate::{
+    backend::{Backend, Operation},
+    opening::CONNECTIONS,
+};
 
 /// How often one caller does each operation.
 const TURNS: usize = 400;
+/// How often before it is measured. The pool's connections take turns, and each prepares a statement first, and then plans it anew
+/// a few times.
+const WARM_UP: usize = 8 * CONNECTIONS as usize;
 /// How many callers there are at once, how often they measure each operation, and for how long.
 const CALLERS: usize = 32;
 const SLICES: usize = 11;
@@ -46,14 +52,16 @@ impl Samples {
 }
 
 /// Microseconds of each operation, by one caller that goes round all of them.
-pub(crate) async fn alone(backend: &Arc<Backend>) -> Samples {
+pub(crate) async fn alone(backend: Arc<Backend>) -> Samples {
     let mut samples = Samples::new(4);
-    for _ in 0..TURNS {
+    for turn in 0..WARM_UP + TURNS {
         for operation in Operation::ALL {
             let prepared = backend.prepare(operation).await;
             let start = Instant::now();
             backend.run(operation, prepared).await;
-            samples.push(operation, start.elapsed().as_nanos() as f64 / 1e3);
+            if turn >= WARM_UP {
+                samples.push(operation, start.elapsed().as_nanos() as f64 / 1e3);
+            }
         }
     }
     samples

@@ -14,7 +14,8 @@ use crate::{
     servers::{MariaDb, Postgres},
 };
 
-const CONNECTIONS: u32 = 40;
+/// Of a pool.
+pub(crate) const CONNECTIONS: u32 = 40;
 
 /// What must live as long as the measurement.
 #[derive(Debug)]

@@ -71,6 +71,7 @@ mod statement {
     pub const UNDO: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";
     /// The undo is it.
     pub const ROLLBACK: &str = "";
+    pub const LOOKED_UP: &str = REPLAY_2;
     pub const VERIFICATION: &str = "LOCK IN SHARE MODE";
 
     /// Nothing of the server is checked.

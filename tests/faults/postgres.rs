@@ -70,6 +70,7 @@ mod statement {
     pub const COMMIT: &str = "COMMIT";
     pub const UNDO: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";
     pub const ROLLBACK: &str = "ROLLBACK";
+    pub const LOOKED_UP: &str = "AS is_own";
     pub const VERIFICATION: &str = "lock_timeout";
 
     /// Nothing of the server is checked.

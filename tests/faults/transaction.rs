@@ -5,7 +5,9 @@ use tower_idempotency::store::StoreKind::Transaction;
 use super::{
     app::{App, Handler},
     pool::{CHARGE, all_idle},
-    statement::{COMMIT, OPENING, OPENING_2, RECORD, REPLAY_2, ROLLBACK, UNDO, VERIFICATION},
+    statement::{
+        COMMIT, LOOKED_UP, OPENING, OPENING_2, RECORD, REPLAY_2, ROLLBACK, UNDO, VERIFICATION,
+    },
     world::{World, new_account},
 };
 use crate::{
@@ -158,7 +160,7 @@ const POINTS: [Point; 13] = [
     },
     Point {
         before: Before::Lost(Outage::CutAfter),
-        ..point("proof that so", VERIFICATION)
+        ..point("proof that so", LOOKED_UP)
     },
     Point {
         status: 422,

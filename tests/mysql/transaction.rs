@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::{AssertSqlSafe, Executor};
 use tower_idempotency::{
     StoreErrorKind,
     mysql::TransactionStore,
@@ -200,6 +201,31 @@ async fn settling_again_reads_the_truth_under_the_lock_or_says_that_it_is_busy()
         StoreErrorKind::RolledBack,
     );
     store.release(&bare).await.unwrap();
+}
+
+/// As a replay in another process does while it looks, or who deletes the row.
+#[tokio::test]
+async fn a_finished_key_is_answered_while_another_session_has_its_row() {
+    let database = database!();
+    let outside = database.shop().await;
+    let (store, other) = (database.transaction(1).await, database.transaction(1).await);
+    let done = claim(&store, &fresh_key(), &terms()).await;
+    complete(&store, &done, "done").await.unwrap();
+    let bare = Claim::new(*done.key(), fingerprint(1), done.nonce(), 1, done.fence());
+    for lock in ["LOCK IN SHARE MODE", "FOR UPDATE"] {
+        let mut holder = outside.begin().await.unwrap();
+        let sql = format!("SELECT * FROM tower_idempotency_transactions {lock}");
+        holder.execute(AssertSqlSafe(sql)).await.unwrap();
+        for store in [&store, &other] {
+            assert_replays(&reserve(store, done.key()).await, "done");
+            let mismatch = store.reserve(done.key(), &fingerprint(2), &terms()).await;
+            assert!(
+                matches!(mismatch.unwrap(), Reservation::Mismatch(stored) if stored == fingerprint(1))
+            );
+            complete(store, &bare, "other").await.unwrap();
+        }
+        holder.rollback().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod busy;
 mod conflicts;
 mod dropped;
 mod facts;

@@ -13,7 +13,7 @@ use super::{
     error::{failed, is_aborted, is_answer, is_conflict, is_constraint, is_no_savepoint},
     opening::{Lock, Opening, found},
     statement::Argument,
-    transaction_sql::{ROLLBACK, TransactionSql, is_ours, limit_idleness},
+    transaction_sql::{ROLLBACK, TransactionSql, is_ours, limit_idleness, looking},
 };
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
@@ -21,7 +21,6 @@ use crate::{
         Claim, Reservation, TableName, Terms,
         sql::{
             ASK_AGAIN, Found, Guarded, Kept, begin, bounded, commit, depth, rollback,
-            start_rollback,
             transactions::{
                 NESTED, NotCommitted, Opened, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, TransactionDialect,
                 end, end_uncounted,
@@ -63,12 +62,12 @@ impl Dialect {
         terms: &Terms,
     ) -> Result<Opening, StoreError> {
         if !self.is_isolated.load(Ordering::Relaxed) {
-            let enter = AssertSqlSafe(self.sql.enter_with_savepoint(key, terms));
+            let enter = AssertSqlSafe(self.sql.enter(key, terms));
             bounded(begin::<Postgres>(connection, enter))
                 .await
                 .map_err(failed)?;
-            let of_key = [key.into()];
-            let look = self.database.run_on(connection, &self.sql.look, &of_key);
+            let arguments = looking(key, terms);
+            let look = self.database.run_on(connection, &self.sql.look, &arguments);
             let rows = bounded(look).await.map_err(failed)?;
             let opening = Opening::of(&rows, terms)?;
             if opening.is_read_committed {
@@ -125,20 +124,8 @@ impl Dialect {
     }
 }
 
-/// Rolls back what was only read, on the connection's way back into the pool: the caller needn't wait for that. The lock is held for as
-/// long, which keeps nobody from an answer: if it was got at all, there is a record.
-async fn leave(mut transaction: Guarded<Postgres>) {
-    match transaction.connection() {
-        Some(connection) if depth::<Postgres>(connection) == 1 => {
-            start_rollback::<Postgres>(connection);
-            transaction.pool();
-        }
-        Some(_) | None => give_up(transaction).await,
-    }
-}
-
 /// Rolls back what wasn't handed to the handler, whether sqlx counts it or not.
-async fn give_up(mut transaction: Guarded<Postgres>) {
+async fn leave(mut transaction: Guarded<Postgres>) {
     match transaction.connection() {
         Some(connection) if depth::<Postgres>(connection) == 0 => end_uncounted(transaction).await,
         Some(_) | None => end(transaction).await,
@@ -172,7 +159,10 @@ impl TransactionDialect for Dialect {
         match started {
             Ok(Started::Free(found)) => Ok(Opened::Free(transaction, found)),
             Ok(Started::Answered(answer)) => {
-                leave(transaction).await;
+                // The caller needn't wait until the lock is free. In this process, who wants to run next does; in another one it
+                // keeps nobody from an answer, as there is a record.
+                transaction.set_leaving();
+                tokio::spawn(leave(transaction));
                 Ok(Opened::Answered(answer))
             }
             Err(error) => {

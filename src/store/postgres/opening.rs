@@ -39,7 +39,7 @@ impl Opening {
         let text = |index| text(row, index);
         Ok(Self {
             found: found(Some(row))?,
-            lock: if text(7)? == Some(&claim(terms.nonce(), "true")) {
+            lock: if text(7)? == Some(&claim(terms.nonce())) {
                 Lock::Held
             } else {
                 Lock::Busy
@@ -56,7 +56,7 @@ impl Opening {
             return Err(no_row());
         };
         let mut opening = Self::of(std::slice::from_ref(looked), terms)?;
-        let has_lock = text(entered, 0)? == Some(&claim(terms.nonce(), "true"));
+        let has_lock = text(entered, 0)? == Some(&claim(terms.nonce()));
         opening.lock = match (opening.lock, has_lock) {
             (_, false) => Lock::Busy,
             (Lock::Held, true) => Lock::Held,

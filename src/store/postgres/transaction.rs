@@ -30,7 +30,7 @@ use crate::{
 ///   run limit + collect limit + store-call limit): a process that is
 ///   frozen, or cut off, doesn't keep the key. A statement that the server is just executing goes on to its end, and keeps the key; a
 ///   `statement_timeout` limits that.
-/// - What commits needs an answer: where it is lost, the record is read under the key's lock, which tells.
+/// - What commits needs an answer: where it is lost, the record tells, or that there is none under the key's lock.
 ///
 /// It makes two round trips more than `BEGIN` and `COMMIT` alone, and two for a replay.
 ///

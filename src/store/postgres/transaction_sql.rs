@@ -1,6 +1,9 @@
 //! The statements of the transaction store. None binds a time: the database's clock is in the text, and only durations are bound.
 
-use super::{statement::Statement, upkeep};
+use super::{
+    statement::{Argument, Statement},
+    upkeep,
+};
 use crate::{
     RecordKey,
     store::{
@@ -27,7 +30,7 @@ impl TransactionSql {
         let statement = |template: &str| Statement::new(template, table);
         Self {
             read: statement(&READ.replace("{more}", ", {own} AS is_own")),
-            look: statement(&READ.replace("{more}", SETTINGS)),
+            look: statement(&READ.replace("{more}", &format!("{SETTINGS}, {LIMITS}"))),
             save: statement(&save(IS_OURS, "true")),
             save_unknown: statement(&save("", "{own} AS is_own")),
             forget: statement(FORGET),
@@ -36,47 +39,51 @@ impl TransactionSql {
         }
     }
 
-    /// Begins the handler's transaction with the lock of the key, and with limits: a process that is frozen, or cut off, loses it, be
-    /// the server idle, at work, or sending. The settings end with the transaction. One row: [`claim`], and the session's own limit.
+    /// Begins the handler's transaction with the lock of the key, and the savepoint, which costs nothing here. An idle process, one that
+    /// is frozen, say, loses it.
     ///
-    /// The record is read by a statement of its own, which sees what was committed before the lock was got.
+    /// The record is read by [`look`](Self::look), which sees what was committed before the lock was got, and sets the other limits: it
+    /// is planned once, and this each time.
     pub(super) fn enter(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (lock, limit) = (self.lock(key, terms), idle_limit(terms));
-        format!(
-            "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true), \
-             {NOTICE_CLOSED}, CASE current_setting('tcp_user_timeout') WHEN '0' THEN \
-             set_config('tcp_user_timeout', '{limit}', true) END; SET LOCAL {IDLE_LIMIT} = {limit}"
-        )
-    }
-
-    /// The same with the savepoint, which costs nothing here.
-    pub(super) fn enter_with_savepoint(&self, key: &RecordKey, terms: &Terms) -> String {
-        format!("{}; {SAVEPOINT}", self.enter(key, terms))
+        format!("{}; {SAVEPOINT}", self.begin(key, terms, ""))
     }
 
     /// Begins a transaction of another isolation than READ COMMITTED. It would read as of the moment before the lock, and, if it is
     /// serializable, be in conflict with those that write neighbouring keys: so the record is read under the lock just before, by a
-    /// transaction of its own. Rows: one that doesn't count, of [`look`](Self::look), and of [`enter`](Self::enter).
+    /// transaction of its own. Rows: one that doesn't count, of [`look`](Self::look), and of [`begin`](Self::begin).
     pub(super) fn look_and_enter(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (lock, look) = (self.lock(key, terms), spelled(&self.look, key));
-        let enter = self.enter(key, terms);
+        let arguments = looking(key, terms);
+        let (lock, look) = (self.lock(key, terms), spelled(&self.look, &arguments));
+        let limits = LIMITS.replace("$2", &idle_limit(terms).to_string());
+        let enter = self.begin(key, terms, &format!(", {limits}"));
         format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {lock}; {look}; COMMIT; {enter}")
     }
 
     /// Waits for the key's lock, within bounds, and reads the record under it. Rows: one that doesn't count, and of [`read`](Self::read).
     pub(super) fn read_locked(&self, key: &RecordKey) -> String {
-        let (lock, read) = (self.lock_number(key), spelled(&self.read, key));
+        let (lock, read) = (self.lock_number(key), spelled(&self.read, &[key.into()]));
         format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; SELECT pg_advisory_xact_lock({lock}); {read}; \
              ROLLBACK"
         )
     }
 
-    /// Takes the lock if it is free, and marks the transaction.
-    fn lock(&self, key: &RecordKey, terms: &Terms) -> String {
-        let (claim, lock) = (claim(terms.nonce(), ""), self.lock_number(key));
+    /// The settings end with the transaction. One row: whether the lock was got, the session's own limit, and more.
+    fn begin(&self, key: &RecordKey, terms: &Terms, more: &str) -> String {
+        let (lock, limit) = (self.lock(key, terms), idle_limit(terms));
         format!(
-            "set_config('tower_idempotency.claim', '{claim}' || pg_try_advisory_xact_lock({lock}), true)"
+            "BEGIN; SELECT {lock}, set_config('tower_idempotency.own_limit', current_setting('{IDLE_LIMIT}'), true){more}; \
+             SET LOCAL {IDLE_LIMIT} = {limit}"
+        )
+    }
+
+    /// Takes the lock if it is free, and then marks the transaction by [`claim`].
+    fn lock(&self, key: &RecordKey, terms: &Terms) -> String {
+        let (claim, lock) = (claim(terms.nonce()), self.lock_number(key));
+        // Not `||`, which has many meanings to choose from.
+        format!(
+            "set_config('tower_idempotency.claim', \
+             CASE WHEN pg_try_advisory_xact_lock({lock}) THEN '{claim}' ELSE '' END, true)"
         )
     }
 
@@ -94,26 +101,29 @@ fn save(condition: &str, returned: &str) -> String {
         .replace("{returned}", returned)
 }
 
-fn spelled(statement: &Statement, key: &RecordKey) -> String {
-    statement.spelled(&[key.into()]).unwrap_or_default()
+fn spelled(statement: &Statement, arguments: &[Argument<'_>]) -> String {
+    statement.spelled(arguments).unwrap_or_default()
+}
+
+/// The arguments of [`look`](TransactionSql::look).
+pub(super) fn looking<'a>(key: &'a RecordKey, terms: &Terms) -> [Argument<'a>; 2] {
+    [key.into(), i64::from(idle_limit(terms)).into()]
 }
 
 pub(super) fn limit_idleness(milliseconds: i32) -> String {
     format!("SET LOCAL {IDLE_LIMIT} = {milliseconds}")
 }
 
-/// What marks a transaction as the one of this nonce, and tells whether it got the lock: `true` or `false`.
-pub(super) fn claim(nonce: Nonce, locked: &str) -> String {
+/// What marks a transaction as the one of this nonce, which has its key's lock.
+pub(super) fn claim(nonce: Nonce) -> String {
     let mut claim = String::new();
     hex::encode(nonce.as_bytes(), &mut claim);
-    claim.push(' ');
-    claim.push_str(locked);
     claim
 }
 
 /// One row: whether the transaction is the one that was opened for this nonce.
 pub(super) fn is_ours(nonce: Nonce) -> String {
-    let claim = claim(nonce, "true");
+    let claim = claim(nonce);
     format!("SELECT coalesce(current_setting('tower_idempotency.claim', true) = '{claim}', false)")
 }
 
@@ -123,12 +133,13 @@ pub(super) fn idle_limit(terms: &Terms) -> i32 {
     i32::try_from(limit).unwrap_or(i32::MAX).max(1)
 }
 
-/// A server that executes a statement looks now and then whether its client is still there. Postgres has this since 14, and not on
-/// Windows.
-const NOTICE_CLOSED: &str =
-    "CASE WHEN current_setting('client_connection_check_interval', true) = '0'
+/// For a process that is cut off while the server is at work, or sending. A server that executes a statement looks now and then whether
+/// its client is still there: Postgres has this since 14, and not on Windows.
+const LIMITS: &str = "CASE WHEN current_setting('client_connection_check_interval', true) = '0'
     AND current_setting('dynamic_shared_memory_type') <> 'windows'
-    THEN set_config('client_connection_check_interval', '1s', true) END";
+    THEN set_config('client_connection_check_interval', '1s', true) END,
+    CASE current_setting('tcp_user_timeout') WHEN '0'
+    THEN set_config('tcp_user_timeout', ($2::bigint)::text, true) END";
 
 const IDLE_LIMIT: &str = "idle_in_transaction_session_timeout";
 
@@ -155,7 +166,7 @@ WHERE record.expires <= {now}
 RETURNING {returned}";
 
 const IS_OURS: &str =
-    " WHERE current_setting('tower_idempotency.claim', true) = encode($4::bytea, 'hex') || ' true'";
+    " WHERE current_setting('tower_idempotency.claim', true) = encode($4::bytea, 'hex')";
 
 const FORGET: &str =
     "DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now}, {own} AS is_own";
@@ -208,11 +219,8 @@ mod tests {
             );
             assert!(!text.contains('$'), "{text}");
         }
-        let enter = sql.enter_with_savepoint(&key, &terms);
-        assert!(
-            enter.contains(&format!("'{} '", "27".repeat(16))),
-            "{enter}"
-        );
+        let enter = sql.enter(&key, &terms);
+        assert!(enter.contains(&format!("'{}'", "27".repeat(16))), "{enter}");
         assert!(enter.contains(&format!("= {};", i32::MAX)), "{enter}");
     }
 }

@@ -24,6 +24,7 @@ pub(crate) async fn rollback<DB: Database>(connection: &mut DB::Connection) -> R
 
 /// Leaves a rollback to the connection's next use, or to its way back into the pool, and counts it now. Where a statement of ours has
 /// ended the transaction already, it finds nothing.
+#[cfg(feature = "mysql")]
 pub(crate) fn start_rollback<DB: Database>(connection: &mut DB::Connection) {
     DB::TransactionManager::start_rollback(connection);
 }

@@ -79,6 +79,17 @@ impl<DB: Database> Guarded<DB> {
         }
     }
 
+    /// The reservation got an answer: the record is there for duplicates, but the key isn't free yet.
+    #[allow(
+        dead_code,
+        reason = "only Postgres answers before the transaction has ended"
+    )]
+    pub(crate) fn set_leaving(&self) {
+        if let Some(entry) = self.0.as_ref().and_then(|open| open.kept.entry.as_ref()) {
+            entry.set_leaving();
+        }
+    }
+
     /// Moves the transaction out and leaves nothing.
     pub(crate) fn take(&mut self) -> Option<Self> {
         self.0.take().map(|open| Self(Some(open)))

@@ -20,12 +20,14 @@ mod stored;
 mod table_name;
 pub(crate) mod transactions;
 
+#[cfg(feature = "mysql")]
+pub(crate) use self::control::start_rollback;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use self::retry::{Attempts, retry};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
-    control::{begin, commit, depth, rollback, start_rollback},
+    control::{begin, commit, depth, rollback},
     decide::{ASK_AGAIN, Decision, decide},
     driver_error::{explained, unanswered},
     fences::Fences,

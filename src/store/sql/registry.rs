@@ -18,6 +18,8 @@ enum State {
     /// Dropping the sender wakes those who wait.
     Reserving(watch::Sender<()>),
     Running(Fingerprint),
+    /// Likewise.
+    Leaving(watch::Sender<()>),
 }
 
 /// Why a key can't be entered.
@@ -26,6 +28,8 @@ pub(crate) enum Busy {
     Reserving(Wait),
     /// A run has it, with this fingerprint.
     Running(Fingerprint),
+    /// A reservation has its answer, and the database has yet to free the key.
+    Leaving(Wait),
 }
 
 pub(crate) struct Wait(watch::Receiver<()>);
@@ -65,12 +69,13 @@ impl Busy {
         match state {
             State::Reserving(ended) => Self::Reserving(Wait(ended.subscribe())),
             State::Running(fingerprint) => Self::Running(*fingerprint),
+            State::Leaving(ended) => Self::Leaving(Wait(ended.subscribe())),
         }
     }
 }
 
 impl Wait {
-    /// Until the reservation has ended, one way or the other.
+    /// Until it has ended, one way or the other.
     pub(crate) async fn ended(mut self) {
         while self.0.changed().await.is_ok() {}
     }
@@ -79,8 +84,16 @@ impl Wait {
 impl Entry {
     /// The reservation got its claim.
     pub(crate) fn set_running(&self, fingerprint: Fingerprint) {
-        let running = State::Running(fingerprint);
-        self.registry.lock().insert(self.key, running);
+        self.set(State::Running(fingerprint));
+    }
+
+    /// The reservation got an answer.
+    pub(crate) fn set_leaving(&self) {
+        self.set(State::Leaving(watch::Sender::new(())));
+    }
+
+    fn set(&self, state: State) {
+        self.registry.lock().insert(self.key, state);
     }
 }
 
@@ -116,18 +129,17 @@ mod tests {
     #[tokio::test]
     async fn waiting_ends_with_the_reservation_however_it_ends() {
         let (registry, key) = (Registry::default(), RecordKey::from_bytes([1; 32]));
-        for wins in [true, false] {
+        let wins = |entry: &Entry| entry.set_running(Fingerprint::new(Tag::from_u16(1), [2; 32]));
+        for end in [Some(wins as fn(&Entry)), Some(Entry::set_leaving), None] {
             let entry = registry.enter(&key).ok().unwrap();
             let Some(Busy::Reserving(wait)) = registry.look(&key) else {
                 panic!("not reserving");
             };
-            if wins {
-                entry.set_running(Fingerprint::new(Tag::from_u16(1), [2; 32]));
-                wait.ended().await;
-            } else {
-                drop(entry);
-                wait.ended().await;
+            match end {
+                Some(end) => end(&entry),
+                None => drop(entry),
             }
+            wait.ended().await;
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
         sql::{
             Columns, Found, Guarded, Kept, begin, depth, to_micros,
             transactions::{
-                NESTED, NotCommitted, Opened, RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT, SAVEPOINT,
+                NESTED, NotCommitted, Opened, RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT,
                 TransactionDialect, Transactions, end,
             },
         },
@@ -203,7 +203,7 @@ impl Dialect {
             .map_err(|closed| unavailable(closed.into()))
     }
 
-    /// A new transaction, which holds the lock of every key.
+    /// A new transaction, which holds the lock of every key, with the savepoint.
     async fn begin(&self, mut kept: Kept) -> Result<Guarded<Sqlite>, StoreError> {
         kept.turn = Some(self.turn().await?);
         let connection = self.pool.acquire().await.map_err(failed)?;
@@ -330,21 +330,17 @@ enum Started {
     Answered(Reservation),
 }
 
-/// Looks again under the lock, and sets the savepoint if the key is free.
+/// Looks again under the lock.
 async fn start(
     connection: &mut SqliteConnection,
     key: &RecordKey,
     fingerprint: &Fingerprint,
 ) -> Result<Started, StoreError> {
-    let found = read(&mut *connection, key).await?;
-    if let Some(answer) = found.answer(fingerprint)? {
-        return Ok(Started::Answered(answer));
-    }
-    sqlx::query(SAVEPOINT)
-        .execute(connection)
-        .await
-        .map_err(failed)?;
-    Ok(Started::Free(found))
+    let found = read(connection, key).await?;
+    Ok(match found.answer(fingerprint)? {
+        Some(answer) => Started::Answered(answer),
+        None => Started::Free(found),
+    })
 }
 
 /// The record of a key, expired or not.

@@ -4,7 +4,9 @@ use super::clock::now;
 
 /// One at a time may write: waiting here, up to the busy timeout, means that nothing later meets a lock.
 /// A deferred transaction that reads and then writes fails at once when another has committed in between.
-pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
+///
+/// With the [`SAVEPOINT`](super::super::sql::transactions::SAVEPOINT), which costs nothing here.
+pub(super) const BEGIN: &str = "BEGIN IMMEDIATE; SAVEPOINT tower_idempotency";
 
 /// One row, always: the clock, and the record or NULLs. The columns of [`Columns`](super::super::sql::Columns).
 pub(super) const READ: &str = concat!(
@@ -45,6 +47,12 @@ pub(super) const PURGE: &str = concat!(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::sql::transactions::SAVEPOINT;
+
+    #[test]
+    fn a_transaction_begins_with_the_savepoint() {
+        assert!(BEGIN.ends_with(SAVEPOINT));
+    }
 
     #[test]
     fn no_statement_binds_a_time() {

@@ -60,11 +60,8 @@ impl<D: TransactionDialect> Transactions<D> {
             let busy = match self.registry.look(key) {
                 Some(busy) => busy,
                 None => {
-                    if reads_first {
-                        let found = self.dialect.read(key).await?;
-                        if let Some(answer) = found.answer(fingerprint)? {
-                            return Ok(answer);
-                        }
+                    if reads_first && let Some(answer) = self.answer(key, fingerprint).await? {
+                        return Ok(answer);
                     }
                     match self.registry.enter(key) {
                         Ok(entry) => return self.claim(entry, key, fingerprint, terms).await,
@@ -79,6 +76,12 @@ impl<D: TransactionDialect> Transactions<D> {
                     });
                 }
                 Busy::Running(running) => return Ok(Reservation::Mismatch(running)),
+                Busy::Leaving(wait) => {
+                    if let Some(answer) = self.answer(key, fingerprint).await? {
+                        return Ok(answer);
+                    }
+                    wait.ended().await;
+                }
                 Busy::Reserving(wait) => {
                     wait.ended().await;
                     // Duplicates of a key that is done come all at once, and needn't queue for a transaction each.
@@ -86,6 +89,15 @@ impl<D: TransactionDialect> Transactions<D> {
                 }
             }
         }
+    }
+
+    /// What the record answers, if there is one.
+    async fn answer(
+        &self,
+        key: &RecordKey,
+        fingerprint: &Fingerprint,
+    ) -> Result<Option<Reservation>, StoreError> {
+        self.dialect.read(key).await?.answer(fingerprint)
     }
 
     async fn claim(
@@ -218,32 +230,38 @@ impl<D: TransactionDialect> Transactions<D> {
         StoreErrorKind::Misused.into()
     }
 
-    /// What became of a claim, read while holding the key's lock: only then does an absent record prove a rollback.
+    /// What became of a claim. Its record tells, whoever has the key's lock, and be it for long; that there is none proves something
+    /// only while holding the lock.
     async fn verify(&self, claim: &Claim) -> Result<(), StoreError> {
         let unknown = |error| StoreError::new(StoreErrorKind::OutcomeUnknown, error);
+        let found = self.dialect.read(claim.key()).await.map_err(unknown)?;
+        if let Some(told) = told_by(&found, claim) {
+            return told;
+        }
         let found = self.dialect.read_locked(claim.key()).await;
-        told_by(&found.map_err(unknown)?, claim)
+        let found = found.map_err(unknown)?;
+        told_by(&found, claim).unwrap_or(Err(match found.live() {
+            Some(_) => StoreErrorKind::LostClaim.into(),
+            None => StoreErrorKind::RolledBack.into(),
+        }))
     }
 
     /// A claim that carries no transaction. If another run has the key here, waiting for it would tell nothing more.
     async fn verify_foreign(&self, claim: &Claim) -> Result<(), StoreError> {
         match self.registry.look(claim.key()) {
             Some(Busy::Running(_)) => Err(StoreErrorKind::LostClaim.into()),
-            Some(Busy::Reserving(_)) | None => self.verify(claim).await,
+            Some(Busy::Reserving(_) | Busy::Leaving(_)) | None => self.verify(claim).await,
         }
     }
 }
 
-/// What the record says of a claim that should have been completed.
-fn told_by(found: &Found, claim: &Claim) -> Result<(), StoreError> {
-    match &found.stored {
-        Some(stored) if stored.nonce == claim.nonce() => match stored.state {
-            State::Completed => Ok(()),
-            State::Running | State::Abandoned => Err(StoreErrorKind::Misused.into()),
-        },
-        _ if found.live().is_some() => Err(StoreErrorKind::LostClaim.into()),
-        _ => Err(StoreErrorKind::RolledBack.into()),
-    }
+/// What the record of a claim that should have been completed says, if it is there.
+fn told_by(found: &Found, claim: &Claim) -> Option<Result<(), StoreError>> {
+    let stored = found.stored.as_ref()?;
+    (stored.nonce == claim.nonce()).then(|| match stored.state {
+        State::Completed => Ok(()),
+        State::Running | State::Abandoned => Err(StoreErrorKind::Misused.into()),
+    })
 }
 
 /// What the end of a claim means for giving it up.
