@@ -4,10 +4,16 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, mysql::MySqlDat
 use tower_idempotency::Verdict;
 
 use super::{
-    conflicts::{Lost, app, assert_not_committed, balance, increase_of, two_balances},
+    Pool,
+    conflicts::{Asked, Lost, app, assert_not_committed, balance, increase_of, two_balances},
     world::{World, new_account},
 };
-use crate::{network::end, support::handler::Gate, table::seen};
+use crate::{
+    network::{end, side_by_side},
+    servers::tell,
+    support::handler::Gate,
+    table::seen,
+};
 
 /// Rather than 50 seconds.
 const SHORT_WAIT: &str = "SET SESSION innodb_lock_wait_timeout = 1";
@@ -59,6 +65,66 @@ async fn a_lock_that_is_waited_for_in_vain_is_a_conflict() {
         assert_eq!((app.runs.count(), world.charges(&account).await), (2, 1));
         assert_eq!(balance(&world, &name).await, 1);
         app.assert_healthy().await;
+    }
+}
+
+/// MariaDB from 11.6.2 on doesn't let a transaction write over what another one has committed since it first read, and undoes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_over_a_newer_row_is_a_conflict() {
+    let Some(world) = World::shared().await else {
+        return;
+    };
+    let settings = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'";
+    let settings = sqlx::raw_sql(settings).fetch_all(&world.direct).await;
+    if settings.expect("settings").is_empty() {
+        return tell("SKIPPED: the server has no innodb_snapshot_isolation");
+    }
+    let ways = [Lost::PassedOn, Lost::Ignored, Lost::Failed].into_iter();
+    let cases = ways.flat_map(|lost| [(lost, 0), (lost, 1)]);
+    side_by_side(cases.map(|(lost, retries)| {
+        let world = world.clone();
+        async move { newer_row(&world, lost, retries).await }
+    }))
+    .await;
+}
+
+async fn newer_row(world: &World, lost: Lost, retries: u32) {
+    let case = format!("{lost:?}, {retries} retries");
+    let direct = world.direct.clone();
+    let app = app(world, retries, lost, move |asked| {
+        overtaken(asked, lost, direct.clone())
+    });
+    let ([name, _], account) = (two_balances(world).await, new_account());
+    let mut answer = app.ask(&account, &name).await;
+    if retries == 0 {
+        assert_not_committed(world, &account, &answer).await;
+        answer = app.ask(&account, &name).await;
+    }
+    assert_eq!(seen(&answer), "201 run 2", "{case}");
+    let again = app.ask(&account, &name).await;
+    assert_eq!(seen(&again), "201 run 2, replayed", "{case}");
+    assert_eq!((app.runs.count(), world.charges(&account).await), (2, 1));
+    assert_eq!(balance(world, &name).await, 2, "{case}");
+    app.assert_healthy().await;
+}
+
+/// Charges, reads a balance, and increases it; in the first run, after somebody else has.
+async fn overtaken(mut asked: Asked, lost: Lost, direct: Pool) -> Result<(), sqlx::Error> {
+    let settings = "SET SESSION innodb_snapshot_isolation = ON";
+    asked.tx.execute(settings).await?;
+    asked.charge().await?;
+    asked.tx.execute("SELECT * FROM balances").await?;
+    let name = asked.names[0].clone();
+    if asked.run == 1 {
+        direct.execute(AssertSqlSafe(increase_of(&name))).await?;
+    }
+    match asked.increase(&name).await {
+        // And what is written now must not stay either.
+        Err(_) if lost == Lost::Ignored => {
+            drop(asked.charge().await);
+            Ok(())
+        }
+        result => result,
     }
 }
 

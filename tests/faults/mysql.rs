@@ -67,7 +67,8 @@ mod statement {
     pub const OPENING_2: &str = "SET @tower_idempotency_began";
     pub const REPLAY_2: &str = "IF(response IS NULL";
     pub const RECORD: &str = "fence = GREATEST(fence, ?), expires";
-    pub const COMMIT: &str = "COMMIT";
+    /// The verification commits as well, what a stranger may have left.
+    pub const COMMIT: &str = "RELEASE SAVEPOINT tower_idempotency; COMMIT";
     pub const UNDO: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";
     /// The undo is it.
     pub const ROLLBACK: &str = "";

@@ -98,6 +98,44 @@ async fn a_swallowed_deadlock_is_a_conflict_and_nothing_is_persisted() {
     }
 }
 
+#[tokio::test]
+async fn a_swallowed_write_over_a_newer_row_is_a_conflict_and_nothing_is_persisted() {
+    for gives_up in [false, true] {
+        let Some(database) = database!().with_isolated_snapshots().await else {
+            return;
+        };
+        let outside = database.shop().await;
+        let pool = database.pool(1).await;
+        let store = TransactionStore::new(pool.clone());
+        store.migrate().await.unwrap();
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        let mut tx = take(&claimed);
+        run(&mut tx, CHARGE).await.unwrap();
+        run(&mut tx, "SELECT * FROM accounts").await.unwrap();
+        let newer = "UPDATE accounts SET balance = 5 WHERE id = 1";
+        run(&mut outside.acquire().await.unwrap(), newer)
+            .await
+            .unwrap();
+        let refused = run(&mut tx, "UPDATE accounts SET balance = 7 WHERE id = 1").await;
+        assert_eq!(number(&refused.unwrap_err()), 1020);
+        // The handler goes on as if nothing had happened.
+        run(&mut tx, "INSERT INTO charges VALUES (11)")
+            .await
+            .unwrap();
+        drop(tx);
+        assert_kind(
+            settle(&store, &claimed, gives_up).await,
+            StoreErrorKind::Conflict,
+        );
+        assert_eq!(count(&outside, CHARGES).await, 0);
+        assert_eq!(count(&pool, "SELECT @@autocommit").await, 1);
+        let again = claim(&store, claimed.key(), &terms()).await;
+        run(&mut take(&again), CHARGE).await.unwrap();
+        complete(&store, &again, "again").await.unwrap();
+        assert_eq!(count(&outside, CHARGES).await, 1);
+    }
+}
+
 /// Also if another process has taken the key in the meantime, and runs.
 #[tokio::test]
 async fn a_rolled_back_run_does_not_wait_for_the_one_that_has_its_key_now() {

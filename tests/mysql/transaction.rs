@@ -176,6 +176,35 @@ async fn a_claim_without_its_transaction_can_settle_nothing_of_anothers() {
     assert_replays(&reserve(&store, running.key()).await, "done");
 }
 
+/// Where a stranger has left a transaction in the pool that has read before: what it can't see yet is not taken for absent, nor
+/// for an error.
+#[tokio::test]
+async fn settling_again_reads_the_truth_on_a_session_with_an_old_snapshot() {
+    let database = database!();
+    let isolated = "SET @ignored = 0 /*M!101108 , SESSION innodb_snapshot_isolation = ON */";
+    let pool = database.clone().with(isolated).pool(1).await;
+    let (store, other) = (
+        TransactionStore::new(pool.clone()),
+        database.transaction(1).await,
+    );
+    let claimed = claim(&other, &fresh_key(), &terms()).await;
+    run(&mut pool.acquire().await.unwrap(), "START TRANSACTION")
+        .await
+        .unwrap();
+    let records = "SELECT count(*) FROM tower_idempotency_transactions";
+    assert_eq!(count(&pool, records).await, 0);
+    complete(&other, &claimed, "done").await.unwrap();
+    let foreign = Claim::new(
+        *claimed.key(),
+        fingerprint(1),
+        claimed.nonce(),
+        1,
+        claimed.fence(),
+    );
+    complete(&store, &foreign, "done").await.unwrap();
+    assert_eq!(count(&pool, records).await, 1, "no old transaction is left");
+}
+
 #[tokio::test]
 async fn settling_again_reads_the_truth_under_the_lock_or_says_that_it_is_busy() {
     let database = database!();

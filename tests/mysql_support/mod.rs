@@ -59,6 +59,20 @@ impl Database {
         self
     }
 
+    /// The same one, whose transactions don't write over what another one has committed since their snapshot: so it is on MariaDB
+    /// from 11.6.2 on. `None` if the server can't do that.
+    pub(crate) async fn with_isolated_snapshots(self) -> Option<Self> {
+        let variable = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'";
+        let rows = sqlx::raw_sql(variable).fetch_all(&self.pool(1).await).await;
+        if rows.unwrap().is_empty() {
+            servers::tell("SKIPPED: the server has no innodb_snapshot_isolation");
+            return None;
+        }
+        let repeatable = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+        let isolated = self.with("SET SESSION innodb_snapshot_isolation = ON");
+        Some(isolated.with(repeatable))
+    }
+
     /// Sessions west and east of UTC take turns.
     pub(crate) async fn pool(&self, size: u32) -> MySqlPool {
         let (settings, made) = (self.settings.clone(), AtomicUsize::new(0));

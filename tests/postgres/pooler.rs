@@ -111,8 +111,11 @@ async fn many_clients_share_two_connections_of_a_transaction_pooler() {
     let database = Database::on(server).await;
     let options: sqlx::postgres::PgConnectOptions = bouncer.through(&database.0).parse().unwrap();
     let mut tasks = JoinSet::new();
+    // Where the pooler keeps statements apart, every other client has them prepared.
+    let may_cache = bouncer.renames_statements().await;
     for client in 0..CLIENTS {
-        let pool = pool(options.clone().statement_cache_capacity(0), 1).await;
+        let cached = if may_cache && client % 2 == 0 { 100 } else { 0 };
+        let pool = pool(options.clone().statement_cache_capacity(cached), 1).await;
         let leases = LeaseStore::new(pool.clone());
         let transactions = TransactionStore::new(pool.clone());
         tasks.spawn(async move {

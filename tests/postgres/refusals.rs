@@ -106,6 +106,8 @@ async fn errors_are_told_apart_by_their_sqlstate_and_none_is_a_record() {
         ("57P01", StoreErrorKind::Unavailable),
         ("57P03", StoreErrorKind::Unavailable),
         ("08006", StoreErrorKind::Unavailable),
+        ("25P03", StoreErrorKind::Unavailable),
+        ("25P04", StoreErrorKind::Unavailable),
         ("25006", StoreErrorKind::Other),
         // After the last attempt.
         ("40001", StoreErrorKind::Other),

@@ -10,10 +10,14 @@ use std::{
 
 use sqlx::{AssertSqlSafe, Executor, PgPool, postgres::PgPoolOptions};
 use tokio::task::JoinSet;
-use tower_idempotency::{StoreErrorKind, postgres::TransactionStore, store::Store};
+use tower_idempotency::{
+    StoreErrorKind,
+    postgres::{LeaseStore, TransactionStore},
+    store::Store,
+};
 
 use super::database;
-use crate::postgres_support::*;
+use crate::{postgres_support::*, servers::tell};
 
 /// Nobody helps here: the client keeps its connection open, and does nothing with it.
 #[tokio::test]
@@ -109,6 +113,66 @@ async fn the_users_own_settings_hold_for_the_handler_and_afterwards() {
             }
         }
     }
+}
+
+/// Postgres has this limit since 17.
+async fn has_transaction_timeout(pool: &PgPool) -> bool {
+    let setting = "SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'";
+    let has = count(pool, setting).await == 1;
+    if !has {
+        tell("SKIPPED: the server has no transaction_timeout");
+    }
+    has
+}
+
+#[tokio::test]
+async fn a_run_whose_transaction_lasts_for_too_long_is_rolled_back() {
+    let database = database!();
+    let (store, outside) = (database.transactions(1).await, database.pool(1).await);
+    if !has_transaction_timeout(&outside).await {
+        return;
+    }
+    for gives_up in [false, true] {
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        let mut tx = take(&claimed);
+        charge(&mut tx, 10).await;
+        let long = "SET LOCAL transaction_timeout = '10ms'; SELECT pg_sleep(60)";
+        let ended = tx.execute(sqlx::raw_sql(long)).await;
+        assert_eq!(state(&ended.unwrap_err()), "25P04");
+        drop(tx);
+        if gives_up {
+            store.abandon(&claimed, RETENTION).await.unwrap();
+        } else {
+            let late = store.complete(&claimed, &response("late"), RETENTION).await;
+            assert_kind(late, StoreErrorKind::RolledBack);
+        }
+        assert_eq!(count(&outside, CHARGES).await, 0);
+        let again = claim(&store, claimed.key(), &terms()).await;
+        let saved = store.complete(&again, &response("again"), RETENTION).await;
+        saved.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lease_call_whose_transaction_lasts_for_too_long_may_be_repeated() {
+    let database = database!();
+    let outside = database.pool(1).await;
+    if !has_transaction_timeout(&outside).await {
+        return;
+    }
+    let limited = ("transaction_timeout", "2s");
+    let store = LeaseStore::new(database.pool_with(1, limited).await);
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    let mut holder = outside.begin().await.unwrap();
+    let lock = "SELECT * FROM tower_idempotency_leases FOR UPDATE";
+    holder.execute(lock).await.unwrap();
+    let renewed = store.renew(&claimed, LEASE).await;
+    assert_kind(renewed, StoreErrorKind::Unavailable);
+    holder.rollback().await.unwrap();
+    store.renew(&claimed, LEASE).await.unwrap();
+    let saved = store.complete(&claimed, &response("done"), RETENTION).await;
+    saved.unwrap();
+    assert_replays(&reserve(&store, claimed.key()).await, "done");
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ mod server;
 mod url;
 
 pub use chromium::{ARGUMENTS, Chromium, chromium};
+pub use external::tell;
 #[cfg(feature = "mysql")]
 pub use mariadb::{MariaDb, mariadb};
 #[cfg(feature = "postgres")]

@@ -2,6 +2,8 @@
 
 use std::{ops::Deref, sync::Once};
 
+use sqlx::{Connection, PgConnection, Row};
+
 use super::{
     external,
     place::{directory_of, free_port},
@@ -61,6 +63,24 @@ impl PgBouncer {
     /// The URL of the same database, through PgBouncer.
     pub fn through(&self, database: &str) -> String {
         url::with_address(database, &address(self.port()))
+    }
+
+    /// Whether it gives its clients' prepared statements names of its own, so that they don't meet: it can from 1.21 on.
+    pub async fn renames_statements(&self) -> bool {
+        let connected = PgConnection::connect(self.url()).await;
+        let mut connection = connected.expect("a connection");
+        // Where it doesn't, another client's may be in the way, and that is an answer, too.
+        if sqlx::query("SELECT 1")
+            .execute(&mut connection)
+            .await
+            .is_err()
+        {
+            return false;
+        }
+        let names = "SELECT name FROM pg_prepared_statements";
+        let row = sqlx::raw_sql(names).fetch_one(&mut connection).await;
+        let name: String = row.expect("a name").get(0);
+        name.starts_with("PGBOUNCER_")
     }
 }
 

@@ -45,7 +45,7 @@ use crate::{
 /// - **Growth**: a row per key until it is [purged](Store::purge_expired). With responses of 350 bytes a million keys took 880 MB:
 ///   random keys leave InnoDB's pages partly empty.
 ///
-/// Needs MariaDB 10.5 or MySQL 8.0. Tested on MariaDB 10.11; no MySQL could be run.
+/// Needs MariaDB 10.5 or MySQL 8.0. Tested on MariaDB 10.11 and 11.8; no MySQL could be run.
 ///
 /// ```
 /// # async fn make() -> Result<(), Box<dyn std::error::Error>> {

@@ -23,7 +23,8 @@ use crate::{
 ///
 /// - **Duplicates** of a running request get 409 at once: in the same process without a connection, in another one because nobody
 ///   waits for the key's row (on MySQL for a second, the least that it can be told).
-/// - **Deadlocks** undo the whole transaction. It is then a conflict that may be retried, also where the handler ignored the error:
+/// - **Deadlocks** undo the whole transaction, and on MariaDB from 11.6.2 on so do writes over a row that another one has committed since
+///   the handler first read (error 1020). It is then a conflict that may be retried, also where the handler ignored the error:
 ///   its session doesn't autocommit, so that what it wrote after that isn't persisted either. A `ROLLBACK` of the handler's own looks
 ///   the same. A lock wait that ends in vain undoes its statement only, unless `innodb_rollback_on_timeout` is set.
 /// - **Statements that commit**, such as a `COMMIT` of the handler's own, `START TRANSACTION`, or anything that makes or alters a
@@ -40,7 +41,7 @@ use crate::{
 /// - **Growth**: a row per key until it is [purged](Store::purge_expired). With responses of 350 bytes a million keys took 860 MB:
 ///   random keys leave InnoDB's pages partly empty.
 ///
-/// Needs MariaDB 10.5 or MySQL 8.0. Tested on MariaDB 10.11; no MySQL could be run.
+/// Needs MariaDB 10.5 or MySQL 8.0. Tested on MariaDB 10.11 and 11.8; no MySQL could be run.
 ///
 /// ```
 /// # async fn make(pool: sqlx::MySqlPool) -> Result<(), Box<dyn std::error::Error>> {

@@ -118,7 +118,7 @@ impl TransactionSql {
             look: fill(&format!("ROLLBACK; {LEAVE}; {READ}")),
             read_uncommitted: fill(READ_UNCOMMITTED),
             is_committed: fill(&format!("ROLLBACK; {LEAVE}; {IS_COMMITTED}")),
-            read_locked: fill(&format!("{BOUND_WAIT}; {READ}")),
+            read_locked: fill(&format!("COMMIT; {BOUND_WAIT}; {READ}")),
             restore_wait: fill(RESTORE_WAIT),
         }
     }
@@ -172,7 +172,8 @@ impl TransactionSql {
         )
     }
 
-    /// The record, after any transaction that has written it has ended.
+    /// The record, after any transaction that has written it has ended. What a stranger has left open in the session is
+    /// committed first: MariaDB refuses to lock a row that is newer than what such a transaction has read.
     pub(super) fn read_locked(&self, key: &RecordKey) -> String {
         let (read, restore) = (&self.read_locked, &self.restore_wait);
         format!(

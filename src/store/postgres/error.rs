@@ -17,6 +17,8 @@ pub(super) fn failed(error: sqlx::Error) -> StoreError {
         "42P01" | "42703" | "3F000" => return explained(NOT_MIGRATED, error),
         "42501" => return explained(NOT_ALLOWED, error),
         "26000" | "42P05" => return explained(POOLER, error),
+        // A transaction that idled or lasted for too long, and its connection.
+        "25P03" | "25P04" => StoreErrorKind::Unavailable,
         // Connection exceptions, resources, an operator's intervention.
         state
             if ["08", "53", "57"]
