@@ -62,8 +62,14 @@ struct AllHeld {
     waiting: BTreeMap<(Instant, u64), Held>,
     started: HashMap<u64, AbortHandle>,
     last: u64,
-    /// When the task looks again. None if there is no task.
-    wakes: Option<Instant>,
+    task: Option<Task>,
+}
+
+/// What starts the renewals that are due. Its runtime may have ended it.
+struct Task {
+    handle: AbortHandle,
+    /// When it looks again.
+    wakes: Instant,
 }
 
 impl Keeper {
@@ -72,12 +78,19 @@ impl Keeper {
         all.last += 1;
         let place = (due, all.last);
         all.waiting.insert(place, held);
-        if all.wakes.is_none_or(|wakes| due < wakes) {
-            match all.wakes.replace(due) {
-                Some(_later) => self.earlier.notify_one(),
-                None => drop(tokio::spawn(Arc::clone(&self).start_when_due())),
+        match &mut all.task {
+            Some(task) if !task.handle.is_finished() => {
+                if due < task.wakes {
+                    task.wakes = due;
+                    self.earlier.notify_one();
+                    let_go_of_it();
+                }
             }
-            let_go_of_it();
+            Some(_) | None => {
+                let handle = tokio::spawn(Arc::clone(&self).start_when_due()).abort_handle();
+                all.task = Some(Task { handle, wakes: due });
+                let_go_of_it();
+            }
         }
         drop(all);
         Place {
@@ -108,8 +121,10 @@ impl Keeper {
             let ((_, number), held) = first.remove_entry();
             all.started.insert(number, held.start());
         }
-        all.wakes = all.waiting.keys().next().map(|(due, _)| *due);
-        all.wakes
+        let next = all.waiting.keys().next().map(|(due, _)| *due);
+        let task = all.task.take();
+        all.task = task.zip(next).map(|(task, wakes)| Task { wakes, ..task });
+        next
     }
 }
 

@@ -134,11 +134,10 @@ pub(super) fn idle_limit(terms: &Terms) -> i32 {
 }
 
 /// For a process that is cut off while the server is at work, or sending. A server that executes a statement looks now and then whether
-/// its client is still there: Postgres has this since 14, and not on Windows.
-const LIMITS: &str = "CASE WHEN current_setting('client_connection_check_interval', true) = '0'
-    AND current_setting('dynamic_shared_memory_type') <> 'windows'
+/// its client is still there: Postgres has this since 14. Other systems than Linux refuse both settings, or some versions there do.
+const LIMITS: &str = "CASE WHEN version() LIKE '%linux%' AND current_setting('client_connection_check_interval', true) = '0'
     THEN set_config('client_connection_check_interval', '1s', true) END,
-    CASE current_setting('tcp_user_timeout') WHEN '0'
+    CASE WHEN version() LIKE '%linux%' AND current_setting('tcp_user_timeout') = '0'
     THEN set_config('tcp_user_timeout', ($2::bigint)::text, true) END";
 
 const IDLE_LIMIT: &str = "idle_in_transaction_session_timeout";
