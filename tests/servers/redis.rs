@@ -133,6 +133,20 @@ impl Redis {
         until("a replica", || self.has_caught_up());
     }
 
+    /// Blocks the thread until this replica has what its master has now.
+    pub fn catch_up_with(&self, master: &Self) {
+        let offset = |server: &Self, name| {
+            let info = server.info("replication");
+            let mut lines = info.lines();
+            let offset = lines.find_map(|line| line.strip_prefix(name)?.parse::<u64>().ok());
+            offset.unwrap_or_default()
+        };
+        let written = offset(master, "master_repl_offset:");
+        until("what the master wrote", || {
+            offset(self, "slave_repl_offset:") >= written
+        });
+    }
+
     /// Becomes a master, whatever became of the one that it followed.
     pub fn promote(&self) {
         let told = self.run(&["REPLICAOF", "NO", "ONE"]);
