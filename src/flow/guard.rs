@@ -7,10 +7,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 
-use super::{
-    background::Settlements, renewals::Renewals, reserve::Told, store_call::LateCalls,
-    waiters::Waiters,
-};
+use super::{background::Settlements, reserve::Told, store_call::LateCalls, waiters::Waiters};
 use crate::{
     FingerprintBy, IdempotencyContext, Outcome, Rejection, RejectionKind, ResponseBody,
     SavedResponse,
@@ -32,12 +29,11 @@ pub(crate) struct Guard {
 }
 
 /// What the clones of a layer share.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(super) waiters: Waiters,
     pub(super) settlements: Settlements,
     pub(super) late_calls: LateCalls,
-    pub(super) renewals: Renewals,
 }
 
 impl Shared {

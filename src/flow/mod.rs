@@ -8,7 +8,6 @@ mod limit;
 mod notes;
 mod protect;
 mod renewal;
-mod renewals;
 mod report;
 mod reserve;
 mod retry;

@@ -1,11 +1,13 @@
 use std::{convert::Infallible, future::pending, sync::Arc};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     Guard,
-    renewals::{Held, Place},
-    span::RequestSpan,
+    span::in_current_span,
     store_call::{ignore, within},
 };
 use crate::{
@@ -19,11 +21,9 @@ const IN_A_LEASE: usize = 3;
 
 /// The renewal of a run's claim, until this is dropped.
 ///
-/// A task of its own from when it is first due: a handler that blocks its thread, or never lets go of it for long, would
-/// otherwise keep its own claim from being renewed. Most runs end before, and need none.
-pub(super) struct Renewal {
-    _place: Place,
-}
+/// A task of its own, started before the run's: a handler that blocks its thread, or never lets go of it for long, would
+/// otherwise keep its own claim from being renewed.
+pub(super) struct Renewal(AbortHandle);
 
 impl Renewal {
     /// None for a transaction, which holds its key by itself.
@@ -36,17 +36,24 @@ impl Renewal {
         if guard.kind == StoreKind::Transaction {
             return None;
         }
-        let held = Held {
-            guard: Arc::clone(guard),
-            claim: Arc::clone(claim),
-            context: context.clone(),
-            from,
-            span: RequestSpan::current(),
+        let is_inline = !guard.settings.detached;
+        let (guard, claim, context) = (Arc::clone(guard), Arc::clone(claim), context.clone());
+        let renewal = async move {
+            let lost = || context.set_claim_lost();
+            match keep_renewed(&guard, &claim, from, lost).await {}
         };
-        let due = from + guard.settings.lease / 3;
-        Some(Self {
-            _place: guard.shared.renewals.hold(due, held),
-        })
+        let renewal = tokio::spawn(in_current_span(renewal));
+        if is_inline {
+            // A worker keeps what was spawned last for itself, where no other one can take it. Elsewhere that is the run.
+            tokio::spawn(async {});
+        }
+        Some(Self(renewal.abort_handle()))
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -26,14 +26,6 @@ impl RequestSpan {
         )
     }
 
-    /// The one that this is called in.
-    pub(super) fn current() -> Self {
-        Self(
-            #[cfg(feature = "tracing")]
-            tracing::Span::current(),
-        )
-    }
-
     pub(super) fn is_enabled(&self) -> bool {
         #[cfg(feature = "tracing")]
         return !self.0.is_disabled();
