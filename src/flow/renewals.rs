@@ -176,3 +176,76 @@ impl Drop for Place {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        runtime::{Builder, Runtime},
+        time::advance,
+    };
+
+    use super::*;
+    use crate::{
+        Fingerprint, IdempotencyKey, MemoryStore, RecordKey, Scope, ScopeBy, Tag, config::Settings,
+        store::Nonce,
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn paused() -> Runtime {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_time().start_paused(true).build();
+        runtime.expect("a runtime")
+    }
+
+    fn hold(keeper: &Arc<Keeper>) -> Place {
+        let settings = Settings::new(ScopeBy::single_tenant());
+        let fingerprint = Fingerprint::new(Tag::from_u16(1), [2; 32]);
+        let key = RecordKey::from_bytes([1; 32]);
+        let claim = Claim::new(key, fingerprint, Nonce::random(), 1, 0);
+        let scope = Scope::new("shop").expect("a scope");
+        let key = IdempotencyKey::new("k").expect("a key");
+        let context = IdempotencyContext::new(key, scope, &claim);
+        let from = Instant::now();
+        let held = Held {
+            guard: Arc::new(Guard::new(
+                Arc::new(MemoryStore::new()),
+                Arc::default(),
+                settings,
+            )),
+            claim: Arc::new(claim),
+            context,
+            from,
+            span: RequestSpan::current(),
+        };
+        Arc::clone(keeper).hold(from + SECOND, held)
+    }
+
+    /// As Tokio may give the id of a runtime that has ended to another one.
+    #[test]
+    fn what_is_held_is_renewed_after_the_runtime_ended_that_had_the_task() {
+        let keeper = Arc::<Keeper>::default();
+        let ended = paused();
+        let handle = ended.handle().clone();
+        let before = ended.block_on(async { hold(&keeper) });
+        drop(ended);
+        let meanwhile = {
+            let _entered = handle.enter();
+            hold(&keeper)
+        };
+        let started = || lock(&keeper.held).started.len();
+        assert_eq!(started(), 0);
+
+        paused().block_on(async {
+            let after = hold(&keeper);
+            for _ in 0..10 {
+                advance(SECOND).await;
+            }
+            assert_eq!(started(), 3);
+            drop((before, meanwhile, after));
+            assert_eq!(started(), 0);
+        });
+    }
+}
