@@ -150,6 +150,43 @@ async fn a_run_that_blocks_its_thread_is_renewed_all_the_same() {
     }
 }
 
+/// Who has the timers and sockets in his hands is the one who finds the request, and nobody else looks after them while he is blocked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_blocks_the_thread_that_watches_the_clock_is_renewed_all_the_same() {
+    for detached in [true, false] {
+        let (store, probe) = (memory(), Probe::new().shut());
+        let layer = layer(&store, Takeover::RunAgain)
+            .with_lease(Duration::from_millis(300))
+            .with_detached(detached);
+        // Another run is held already.
+        let held = spawn_send(&layer.layer(probe.service::<Body>()), post("held", "{}"));
+        probe.started(1).await;
+        let renewals = store.clone();
+        let blocking = service_fn(move |_request: Request<RequestBody<Body>>| {
+            let renewals = renewals.clone();
+            async move {
+                let (started, enough) = (Instant::now(), renewals.count(Call::Renew) + 2);
+                while renewals.count(Call::Renew) < enough && started.elapsed() < LEASE {
+                    std::thread::yield_now();
+                }
+                let renewed = renewals.count(Call::Renew) >= enough;
+                Ok::<_, Infallible>(created(usize::from(renewed)))
+            }
+        });
+        let service = layer.layer(blocking);
+
+        let answer = tokio::spawn(async move {
+            pass(Duration::from_millis(50)).await;
+            send(&service, post("k", "{}")).await
+        });
+
+        let answer = answer.await.expect("an answer");
+        assert_eq!(answer.text(), "run 1", "detached: {detached}");
+        probe.open();
+        assert_eq!(held.await.expect("an answer").text(), "run 1");
+    }
+}
+
 #[test]
 fn a_run_is_renewed_beside_another_runtime_that_nobody_drives_any_more() {
     let (store, started) = (memory(), Arc::new(Notify::new()));
