@@ -32,7 +32,10 @@ pub(super) struct Held {
 impl Renewals {
     /// Has the claim renewed in this runtime, at first when it is `due`, until the place is dropped.
     pub(super) fn hold(&self, due: Instant, held: Held) -> Place {
-        let id = Handle::current().id();
+        let runtime = Handle::current();
+        let id = runtime.id();
+        let settings = &held.guard.settings;
+        let has_own_task = settings.detached && settings.spawn.is_none();
         let keeper = {
             let mut keepers = lock(&self.0);
             if let Some((_, keeper)) = keepers.iter().find(|keeper| keeper.0 == id) {
@@ -45,7 +48,11 @@ impl Renewals {
                 keeper
             }
         };
-        keeper.hold(due, held)
+        let place = keeper.hold(due, held);
+        if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {
+            wake_another_worker(has_own_task);
+        }
+        place
     }
 }
 
@@ -74,8 +81,6 @@ struct Task {
 
 impl Keeper {
     fn hold(self: Arc<Self>, due: Instant, held: Held) -> Place {
-        let settings = &held.guard.settings;
-        let has_own_task = settings.detached && settings.spawn.is_none();
         let mut all = lock(&self.held);
         all.last += 1;
         let place = (due, all.last);
@@ -93,7 +98,6 @@ impl Keeper {
             }
         }
         drop(all);
-        wake_another_worker(has_own_task);
         Place {
             keeper: self,
             place,
@@ -135,9 +139,6 @@ impl Keeper {
 /// To spawn a task wakes one, but not for the last: a worker keeps that for itself, where no other one can take it. Where the run
 /// comes next as a task, that is the last.
 fn wake_another_worker(before_a_task: bool) {
-    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
-        return;
-    }
     for _ in 0..if before_a_task { 1 } else { 2 } {
         tokio::spawn(async {});
     }
