@@ -192,6 +192,11 @@ impl IdempotencyLayer {
 impl IdempotencyLayer {
     /// How long a claim lasts unrenewed (default: 30 s); it is renewed at every third of it while the handler runs.
     /// After a crash a key is blocked for this long.
+    ///
+    /// A handler must not block a thread of the runtime for as long as that. Where it does so before its first `await`, another thread
+    /// goes on with the renewals. Later it may be the thread that watches the runtime's clock and sockets that it blocks, and Tokio
+    /// lets nobody take that over before something else is to be done: nothing is renewed until then.
+    /// [`spawn_blocking`](tokio::task::spawn_blocking) is for such work.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;

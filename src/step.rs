@@ -49,8 +49,9 @@ impl IdempotencyContext {
     ///   [`Verdict::Save`](crate::Verdict::Save) makes the 4xx the answer for good.
     /// - The same name twice in a run gives the first result, also if both are under way at once. (So a step must not wait for itself.)
     ///   Steps of different names may go on at the same time.
-    /// - A task that outlives the handler begins no further step ([`RunEnded`](StepErrorKind::RunEnded)). One that goes on when the handler
-    ///   answers is noted if the run is abandoned; where it is completed or released, the step is [`LostClaim`](StepErrorKind::LostClaim).
+    /// - A task that outlives the run begins no further step ([`RunEnded`](StepErrorKind::RunEnded)). A body that the layer collects is part
+    ///   of the run, and one that goes on as a stream is not. A step that goes on when the run ends is noted if the run is abandoned;
+    ///   where it is completed or released, the step is [`LostClaim`](StepErrorKind::LostClaim).
     /// - Where the effect happened and can't be noted, its value is returned all the same, and an event tells (feature `tracing`): the store
     ///   failed, the value is larger than [`Note::MAX_VALUE`](crate::store::Note::MAX_VALUE) as JSON, all notes together are larger than
     ///   [`Note::MAX_TOTAL`](crate::store::Note::MAX_TOTAL), or it can't be serialized. To stop there would make an unknown

@@ -71,6 +71,34 @@ async fn a_lease_counts_from_when_the_store_was_asked_for_it() {
     assert_eq!(first.await.expect("an answer").text(), "run 1");
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_of_many_runs_is_renewed_for_as_long_as_it_lasts() {
+    const RUNS: u32 = 1_000;
+    let store = memory();
+    let handler = service_fn(async |request: Request<RequestBody<Body>>| {
+        let thirds = request.headers()["thirds"].to_str().expect("a number");
+        let thirds: u32 = thirds.parse().expect("a number");
+        pass(LEASE / 3 * thirds + LEASE / 6).await;
+        Ok::<_, Infallible>(created(1))
+    });
+    let service = layer(&store, Takeover::RunAgain).layer(handler);
+    let mut runs = Vec::new();
+    for run in 0..RUNS {
+        let mut request = post(&format!("k{run}"), "{}");
+        let thirds = (run % 5).to_string().parse().expect("a header");
+        request.headers_mut().insert("thirds", thirds);
+        runs.push(spawn_send(&service, request));
+        pass(Duration::from_millis(u64::from(run % 3))).await;
+    }
+    for run in runs {
+        assert_eq!(run.await.expect("an answer").status(), StatusCode::CREATED);
+    }
+    pass(LEASE * 2).await;
+
+    let renewals: u32 = (0..RUNS).map(|run| run % 5).sum();
+    assert_eq!(store.count(Call::Renew), renewals as usize);
+}
+
 /// Tokio lets a task that always finds something ready make so many steps, and then nothing in it makes one until its next turn.
 #[tokio::test]
 async fn a_run_that_uses_up_its_turns_is_renewed_all_the_same() {
@@ -119,6 +147,43 @@ async fn a_run_that_blocks_its_thread_is_renewed_all_the_same() {
 
         let answer = answer.await.expect("an answer");
         assert_eq!(answer.text(), "run 3", "detached: {detached}");
+    }
+}
+
+/// Who has the timers and sockets in his hands is the one who finds the request, and nobody else looks after them while he is blocked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_blocks_the_thread_that_watches_the_clock_is_renewed_all_the_same() {
+    for detached in [true, false] {
+        let (store, probe) = (memory(), Probe::new().shut());
+        let layer = layer(&store, Takeover::RunAgain)
+            .with_lease(Duration::from_millis(300))
+            .with_detached(detached);
+        // Another run is held already.
+        let held = spawn_send(&layer.layer(probe.service::<Body>()), post("held", "{}"));
+        probe.started(1).await;
+        let renewals = store.clone();
+        let blocking = service_fn(move |_request: Request<RequestBody<Body>>| {
+            let renewals = renewals.clone();
+            async move {
+                let (started, enough) = (Instant::now(), renewals.count(Call::Renew) + 2);
+                while renewals.count(Call::Renew) < enough && started.elapsed() < LEASE {
+                    std::thread::yield_now();
+                }
+                let renewed = renewals.count(Call::Renew) >= enough;
+                Ok::<_, Infallible>(created(usize::from(renewed)))
+            }
+        });
+        let service = layer.layer(blocking);
+
+        let answer = tokio::spawn(async move {
+            pass(Duration::from_millis(50)).await;
+            send(&service, post("k", "{}")).await
+        });
+
+        let answer = answer.await.expect("an answer");
+        assert_eq!(answer.text(), "run 1", "detached: {detached}");
+        probe.open();
+        assert_eq!(held.await.expect("an answer").text(), "run 1");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
 use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_idempotency::{
@@ -13,7 +13,8 @@ use crate::{
     app::{Effects, Failed, memory, run_again},
     support::{
         Body,
-        faulty::{Call, Fault},
+        body::Pipe,
+        faulty::{Call, Fault, pass},
         handler::{Gate, response},
         post, send,
     },
@@ -179,4 +180,41 @@ async fn a_step_that_begins_while_a_refusal_is_settled_can_not_have_an_effect_un
         (retry.status(), retry.rejection()),
         (StatusCode::NOT_FOUND, None)
     );
+}
+
+/// A response is part of its run for as long as the layer collects it, and what goes on as a stream is not.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_writes_the_body_does_steps_while_it_is_collected() {
+    for (kind, expected) in [
+        ("text/plain", Ok(1)),
+        ("text/event-stream", Err(StepErrorKind::RunEnded)),
+    ] {
+        let (store, effects) = (memory(), Effects::default());
+        let (ended, mut steps) = mpsc::unbounded_channel();
+        let counted = effects.clone();
+        let handler = service_fn(move |request: Request<RequestBody<Body>>| {
+            let context = request.extensions().get::<IdempotencyContext>().cloned();
+            let (frames, body) = Pipe::new();
+            let (ended, counted) = (ended.clone(), counted.clone());
+            tokio::spawn(async move {
+                frames.send("first ").expect("a reader");
+                // The handler has answered by then.
+                pass(Duration::from_secs(1)).await;
+                let late = step(context.expect("a run"), async || counted.happen("late")).await;
+                ended.send(late).expect("a test");
+                frames.send("last").expect("a reader");
+            });
+            async move {
+                let response = Response::builder().header(CONTENT_TYPE, kind).body(body);
+                Ok::<_, Infallible>(response.expect("a response"))
+            }
+        });
+        let service = run_again(store).layer(handler);
+
+        let answer = send(&service, post("k", "{}")).await;
+
+        assert_eq!(answer.text(), "first last", "{kind}");
+        assert_eq!(steps.recv().await, Some(expected), "{kind}");
+        assert_eq!(effects.of("late"), u32::from(expected.is_ok()), "{kind}");
+    }
 }

@@ -255,6 +255,24 @@ async fn the_longest_times_are_kept() {
 }
 
 #[tokio::test]
+async fn times_that_no_server_can_keep_claim_nothing() {
+    let Some(server) = redis() else { return };
+    let store = store_at(server.url());
+    let key = fresh_key();
+    for (lease, retention) in [
+        (Duration::MAX, RETENTION),
+        (LEASE, Duration::MAX),
+        (Duration::MAX, Duration::MAX),
+        (LEASE, Duration::from_millis(u64::MAX)),
+    ] {
+        let terms = Terms::new(Nonce::random(), lease, retention);
+        let refused = store.reserve(&key, &fingerprint(1), &terms).await;
+        assert_kind(refused.map(drop), StoreErrorKind::Other);
+        assert!(store.inspect(&key).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
 async fn stores_with_other_prefixes_have_other_records() {
     let Some(server) = redis() else { return };
     let (one, other) = (

@@ -293,7 +293,8 @@ impl Store for RedisStore {
     ) -> Result<Reservation, StoreError> {
         self.check().await?;
         let (nonce, claim) = (terms.nonce(), unfenced(fingerprint, terms));
-        let life = (millis(terms.lease()) + millis(terms.retention())).to_string();
+        let life = millis(terms.lease()).saturating_add(millis(terms.retention()));
+        let life = life.to_string();
         let arguments: [&[u8]; 3] = [&claim, life.as_bytes(), b"takeover"];
         let arguments = match terms.takeover() {
             Takeover::Refuse => &arguments[..2],
