@@ -26,13 +26,31 @@ pub(crate) async fn sqlite(url: &str) -> Result<Opened<sqlx::Sqlite>, BoxError> 
         .journal_mode(SqliteJournalMode::Wal)
         .foreign_keys(true)
         .busy_timeout(PATIENCE);
-    let pool = pool_options().connect_with(options).await?;
+    let pool = connect(options).await?;
     let tables = sqlx::raw_sql(include_str!("schema/sqlite.sql"));
     tables.execute(&pool).await?;
     let store = tower_idempotency::sqlite::TransactionStore::new(pool.clone());
     store.migrate().await?;
     let store = Arc::new(store);
     Ok(Opened { pool, store })
+}
+
+/// Two processes may make the file at once. For the lock that the change to a write-ahead log needs SQLite waits for nobody, whatever
+/// the busy timeout; so this tries again.
+async fn connect(options: SqliteConnectOptions) -> Result<sqlx::SqlitePool, sqlx::Error> {
+    const BUSY: &str = "5";
+    let mut attempts = 100;
+    loop {
+        attempts -= 1;
+        match pool_options().connect_with(options.clone()).await {
+            Err(sqlx::Error::Database(error))
+                if error.code().as_deref() == Some(BUSY) && attempts > 0 =>
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            connected => return connected,
+        }
+    }
 }
 
 #[cfg(feature = "postgres")]
