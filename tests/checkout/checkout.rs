@@ -10,7 +10,7 @@ use crate::{
     browser::Browser,
     http_proxy::{Fault, Proxy, Request},
     server::LIMIT,
-    servers::{chromium, free_port},
+    servers::{Port, chromium},
     shop::Shop,
 };
 
@@ -36,7 +36,8 @@ impl Checkout {
     /// The page and the API are two origins, and the proxy is before the API.
     pub(crate) async fn open_with_two_origins() -> Option<Self> {
         let chromium = tokio::task::block_in_place(chromium)?;
-        let api = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let port = Port::free();
+        let api = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let proxy = Proxy::start(api).await;
         let told = format!("http://{}", proxy.address());
         let shop = Shop::start_with(&[("API_ADDR", &api.to_string()), ("API_URL", &told)]).await;

@@ -25,8 +25,8 @@
 mod fault;
 mod link;
 mod message;
-#[path = "../servers/place.rs"]
-mod place;
+#[path = "../servers/port.rs"]
+mod port;
 mod proxy;
 mod request;
 

@@ -14,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{fault::Fault, link::Link, place::free_port, request::Request};
+use super::{fault::Fault, link::Link, port::Port, request::Request};
 
 /// Far longer than anything takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A proxy to a server. All of its connections are closed when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
-    address: SocketAddr,
+    port: Port,
     upstream: SocketAddr,
     shared: Arc<Shared>,
     /// While it listens.
@@ -31,21 +31,18 @@ pub struct Proxy {
 
 impl Proxy {
     pub async fn start(upstream: SocketAddr) -> Self {
-        loop {
-            let proxy = Self {
-                address: ([127, 0, 0, 1], free_port()).into(),
-                upstream,
-                shared: Arc::default(),
-                accepts: Mutex::default(),
-            };
-            if proxy.listen().await.is_ok() {
-                return proxy;
-            }
-        }
+        let proxy = Self {
+            port: Port::free(),
+            upstream,
+            shared: Arc::default(),
+            accepts: Mutex::default(),
+        };
+        proxy.accept().await;
+        proxy
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        ([127, 0, 0, 1], self.port.number()).into()
     }
 
     /// What becomes of the next requests whose first line starts so, one after the other. All after these pass. A script for the
@@ -102,11 +99,8 @@ impl Proxy {
 
     /// Listens again, on the same port.
     pub async fn accept(&self) {
-        self.listen().await.expect("the same port");
-    }
-
-    async fn listen(&self) -> std::io::Result<()> {
-        let listener = TcpListener::bind(self.address).await?;
+        let listener = TcpListener::bind(self.address()).await;
+        let listener = listener.expect("a held port");
         let (upstream, shared) = (self.upstream, Arc::clone(&self.shared));
         let accepts = tokio::spawn(async move {
             let mut links = JoinSet::new();
@@ -120,7 +114,6 @@ impl Proxy {
         });
         let previous = self.accepts().replace(accepts);
         assert!(previous.is_none(), "it listened already");
-        Ok(())
     }
 
     fn accepts(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {

@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use super::{
     external,
-    place::{directory_of, free_port},
+    place::directory_of,
+    port::Port,
     process::{Process, Program},
 };
 
@@ -56,7 +57,7 @@ impl Chromium {
             run: RUN,
             stop: "USR1",
             settings: String::new(),
-            port: free_port,
+            port: Port::free,
             is_ready,
         })))
     }

@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 use super::{
     external,
-    place::{directory_of, free_port},
+    place::directory_of,
+    port::Port,
     process::{Process, Program},
     server::Server,
     url,
@@ -82,7 +83,7 @@ impl MariaDb {
             run: RUN,
             stop: "KILL",
             settings: format!("{SETTINGS}{}", settings.join("\n")),
-            port: free_port,
+            port: Port::free,
             is_ready,
         });
         let url = format!("mysql://root@127.0.0.1:{}/mysql", process.port());

@@ -27,6 +27,7 @@ mod mariadb;
 #[cfg(feature = "postgres")]
 mod pgbouncer;
 mod place;
+mod port;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
@@ -45,7 +46,7 @@ pub use external::tell;
 pub use mariadb::{MariaDb, mariadb};
 #[cfg(feature = "postgres")]
 pub use pgbouncer::PgBouncer;
-pub use place::free_port;
+pub use port::Port;
 #[cfg(feature = "postgres")]
 pub use postgres::{Postgres, postgres};
 pub use prometheus::Prometheus;

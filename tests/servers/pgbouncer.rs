@@ -6,7 +6,8 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::{
     external,
-    place::{directory_of, free_port},
+    place::directory_of,
+    port::Port,
     postgres::{Postgres, answers},
     process::{Process, Program},
     server::Server,
@@ -53,7 +54,7 @@ impl PgBouncer {
             run: RUN,
             stop: "KILL",
             settings,
-            port: free_port,
+            port: Port::free,
             is_ready,
         });
         let own = url::with_address(postgres.url(), &address(process.port()));

@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 use super::{
     external,
-    place::{directory_of, free_port},
+    place::directory_of,
+    port::Port,
     process::{Process, Program},
     server::Server,
     url,
@@ -73,7 +74,7 @@ impl Postgres {
             // Postgres ends its own children by it. SIGKILL would leave them to themselves.
             stop: "QUIT",
             settings: format!("{SETTINGS}{}", settings.join("\n")),
-            port: free_port,
+            port: Port::free,
             is_ready,
         });
         let url = format!("postgres://postgres@127.0.0.1:{}/postgres", process.port());

@@ -15,7 +15,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::place::user_instead_of_root;
+use super::{place::user_instead_of_root, port::Port};
 
 /// Far longer than any start takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ pub struct Program {
     /// The lines of its configuration, for `install` and `run`.
     pub settings: String,
     /// A port for it.
-    pub port: fn() -> u16,
+    pub port: fn() -> Port,
     /// Whether the server on the port is this one, and serves.
     pub is_ready: fn(&Process) -> bool,
 }
@@ -73,7 +73,7 @@ pub struct Program {
 pub struct Process {
     name: &'static str,
     directory: PathBuf,
-    port: u16,
+    port: Port,
     is_ready: fn(&Process) -> bool,
     state: Mutex<State>,
 }
@@ -93,26 +93,21 @@ impl Process {
     pub fn start(program: &Program) -> Self {
         let mut state = State::start(program);
         let directory = PathBuf::from(state.answer());
-        let mut process = Self {
+        let process = Self {
             name: program.name,
             directory,
-            port: 0,
+            port: (program.port)(),
             is_ready: program.is_ready,
             state: Mutex::new(state),
         };
         let installed = process.state().order("install");
         assert_eq!(installed, "0", "{}", process.log());
-        // Another server may have taken the port meanwhile.
-        let started = (0..3).any(|_| {
-            process.port = (program.port)();
-            process.run()
-        });
-        assert!(started, "{}", process.log());
+        assert!(process.run(), "{}", process.log());
         process
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn directory(&self) -> &Path {
@@ -183,7 +178,7 @@ impl Process {
     /// Whether the server came up.
     fn run(&self) -> bool {
         let mut state = self.state();
-        let pid = state.order(&format!("run {}", self.port));
+        let pid = state.order(&format!("run {}", self.port()));
         let pid = pid.parse().ok().and_then(Pid::from_raw);
         let pid = pid.expect("the number of a process");
         state.pid = Some(pid);

@@ -4,7 +4,8 @@ use std::{net::SocketAddr, sync::Once};
 
 use super::{
     external,
-    place::{directory_of, free_port},
+    place::directory_of,
+    port::Port,
     process::{Process, Program},
 };
 
@@ -40,7 +41,7 @@ impl Prometheus {
             run: RUN,
             stop: "KILL",
             settings: format!("{configuration}\n{rules}"),
-            port: free_port,
+            port: Port::free,
             is_ready,
         })))
     }

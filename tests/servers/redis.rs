@@ -12,7 +12,8 @@ use redis::{Client, FromRedisValue, RedisResult};
 
 use super::{
     external,
-    place::{directory_of, free_port},
+    place::directory_of,
+    port::Port,
     process::{Process, Program, until},
     server::Server,
 };
@@ -70,19 +71,19 @@ impl Redis {
 
     /// Starts a private server with settings of `redis.conf`, such as `maxmemory 4mb` or those that are [`DURABLE`].
     pub fn start_with(settings: &[&str]) -> Option<Self> {
-        Self::started("redis", settings, free_port).or_else(|| external::missing("Redis"))
+        Self::started("redis", settings, Port::free).or_else(|| external::missing("Redis"))
     }
 
     /// Starts a private Valkey server with settings.
     pub fn start_valkey(settings: &[&str]) -> Option<Self> {
-        let server = Self::started("valkey", settings, free_port);
+        let server = Self::started("valkey", settings, Port::free);
         server.or_else(|| external::missing_as_ever("Valkey"))
     }
 
     pub(super) fn started(
         name: &'static str,
         settings: &[&str],
-        port: fn() -> u16,
+        port: fn() -> Port,
     ) -> Option<Self> {
         let program = format!("{name}-server");
         let programs = directory_of(&[&program])?;
@@ -120,7 +121,7 @@ impl Redis {
 
     /// Starts a private server of the same kind that has all that this private one has, and follows it.
     pub fn start_replica(&self) -> Self {
-        let replica = Self::started(self.name, &[], free_port).expect("the same program");
+        let replica = Self::started(self.name, &[], Port::free).expect("the same program");
         replica.follow(self);
         replica
     }

@@ -6,6 +6,7 @@
 mod ends;
 mod mysql;
 mod pgbouncer;
+mod ports;
 mod postgres;
 mod redis;
 mod redis_cluster;

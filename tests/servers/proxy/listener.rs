@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    super::{place::free_port, url},
+    super::{port::Port, url},
     fault::{Rule, Strikes},
     link::Link,
     protocol::Protocol,
@@ -22,7 +22,7 @@ use super::{
 pub struct Proxy {
     url: String,
     upstream: String,
-    port: u16,
+    port: Port,
     protocol: fn() -> Arc<dyn Protocol>,
     shared: Arc<Shared>,
     acceptor: Mutex<Option<Acceptor>>,
@@ -38,22 +38,17 @@ struct Acceptor {
 impl Proxy {
     /// A proxy to the server of this database.
     pub fn start(database: &str) -> Self {
-        let protocol = protocol_of(database);
-        let (upstream, shared) = (url::address(database).to_owned(), Arc::default());
-        loop {
-            let port = free_port();
-            let proxy = Self {
-                url: url::with_address(database, &format!("127.0.0.1:{port}")),
-                upstream: upstream.clone(),
-                port,
-                protocol,
-                shared: Arc::clone(&shared),
-                acceptor: Mutex::default(),
-            };
-            if proxy.listen().is_ok() {
-                return proxy;
-            }
-        }
+        let port = Port::free();
+        let proxy = Self {
+            url: url::with_address(database, &format!("127.0.0.1:{}", port.number())),
+            upstream: url::address(database).to_owned(),
+            port,
+            protocol: protocol_of(database),
+            shared: Arc::default(),
+            acceptor: Mutex::default(),
+        };
+        proxy.accept();
+        proxy
     }
 
     /// Of the same database, through the proxy.
@@ -102,7 +97,7 @@ impl Proxy {
         if let Some(acceptor) = acceptor {
             acceptor.is_over.store(true, Ordering::SeqCst);
             // It looks when it accepts: here is a connection.
-            let waker = TcpStream::connect(("127.0.0.1", self.port));
+            let waker = TcpStream::connect(("127.0.0.1", self.port.number()));
             acceptor.thread.join().expect("a thread that ends");
             drop(waker);
         }
@@ -111,30 +106,7 @@ impl Proxy {
 
     /// Listens again, on the same port.
     pub fn accept(&self) {
-        self.listen().expect("the same port");
-    }
-
-    /// How many requests reached the server that it has to answer: for Postgres, all that makes it ready for a query once
-    /// more, for MySQL and Redis, a command. To prepare a statement is one, to execute it the next. Neither connecting counts, nor
-    /// the ping that a pool sends in the background whenever a connection comes back.
-    pub fn round_trips(&self) -> usize {
-        self.shared.lock().round_trips
-    }
-
-    /// What clients asked to execute, in this order; also what never reached the server.
-    pub fn statements(&self) -> Vec<Arc<str>> {
-        self.shared.lock().statements.clone()
-    }
-
-    /// How many of these contain this text.
-    pub fn count(&self, text: &str) -> usize {
-        let state = self.shared.lock();
-        let statements = state.statements.iter();
-        statements.filter(|sql| sql.contains(text)).count()
-    }
-
-    fn listen(&self) -> std::io::Result<()> {
-        let listener = TcpListener::bind(("127.0.0.1", self.port))?;
+        let listener = TcpListener::bind(("127.0.0.1", self.port.number())).expect("a held port");
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         let (upstream, protocol) = (self.upstream.clone(), self.protocol);
@@ -158,7 +130,25 @@ impl Proxy {
             .unwrap_or_else(PoisonError::into_inner)
             .replace(acceptor);
         assert!(previous.is_none(), "it listened already");
-        Ok(())
+    }
+
+    /// How many requests reached the server that it has to answer: for Postgres, all that makes it ready for a query once
+    /// more, for MySQL and Redis, a command. To prepare a statement is one, to execute it the next. Neither connecting counts, nor
+    /// the ping that a pool sends in the background whenever a connection comes back.
+    pub fn round_trips(&self) -> usize {
+        self.shared.lock().round_trips
+    }
+
+    /// What clients asked to execute, in this order; also what never reached the server.
+    pub fn statements(&self) -> Vec<Arc<str>> {
+        self.shared.lock().statements.clone()
+    }
+
+    /// How many of these contain this text.
+    pub fn count(&self, text: &str) -> usize {
+        let state = self.shared.lock();
+        let statements = state.statements.iter();
+        statements.filter(|sql| sql.contains(text)).count()
     }
 }
 
