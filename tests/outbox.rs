@@ -97,6 +97,8 @@ async fn a_mail_whose_relay_is_killed_before_it_has_marked_it_is_delivered_again
 
         world.end_the_claim().await;
         world.post_office.release();
+        // One that met the first delivery at work would be told to come again, and do so after its claim.
+        World::until(1, async || world.sent().await.len()).await;
         let _relay = world.relay();
         world.until_delivered(1).await;
         let keys = world.keys();
@@ -207,13 +209,17 @@ impl World {
     }
 
     async fn until_delivered(&self, mails: i64) {
+        Self::until(mails, async || self.shop(DELIVERED).await).await;
+    }
+
+    async fn until<T: PartialOrd>(mails: T, count: impl AsyncFn() -> T) {
         let mut pause = interval(Duration::from_millis(20));
-        let delivered = async {
-            while self.shop(DELIVERED).await < mails {
+        let counted = async {
+            while count().await < mails {
                 pause.tick().await;
             }
         };
-        timeout(LIMIT, delivered).await.expect("delivered mails");
+        timeout(LIMIT, counted).await.expect("so many mails");
     }
 
     /// A number from the shop's database, through a connection of the test's own.
