@@ -21,6 +21,7 @@ pub enum OnInFlight {
     #[default]
     Reject,
     /// Waits at most this long for the other run, then gets its answer, or runs itself if the other run was undone.
+    /// A call of the store that began before is not cut short: it may take [its own limit](crate::IdempotencyLayer::with_store_call_limit) longer.
     ///
     /// A waiter holds no connection, lock or permit of the wrapped service, and ends with its caller (not where a run that is
     /// [to run again](crate::IdempotencyLayer::with_transaction_retries) waits). It is woken at once

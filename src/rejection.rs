@@ -118,7 +118,9 @@ impl Rejection {
         );
         headers.insert(header::LINK, HeaderValue::from_static(DESCRIBED_BY));
         if let Some(after) = self.retry_after {
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            let seconds = after
+                .as_secs()
+                .saturating_add(u64::from(after.subsec_nanos() > 0));
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response

@@ -23,8 +23,9 @@ use support::{
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimitLayer};
 use tower_idempotency::{
-    Drain, IdempotencyLayer, MemoryStore, OnInFlight, OnStoreFailure, RejectionKind, RequestBody,
-    ScopeBy, StoreErrorKind, store::Store,
+    Drain, FingerprintBy, IdempotencyLayer, MemoryStore, OnInFlight, OnStoreFailure, RejectionKind,
+    RequestBody, ScopeBy, StoreErrorKind,
+    store::{Store, StoreKind, Takeover},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -204,6 +205,88 @@ async fn a_waiter_gives_its_permit_back() {
     assert_eq!(first.await.expect("an answer").text(), "run 1");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_waiter_has_no_permit_between_two_looks_either() {
+    // There, nothing tells a look that the key is running: it readies the service, and the reservation tells.
+    let store = FaultyStore::of_kind(MemoryStore::new(), StoreKind::Transaction);
+    let probe = Probe::new().shut();
+    let service =
+        waiting(&store).layer(ConcurrencyLimitLayer::new(2).layer(probe.service::<Body>()));
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    let waiter = spawn_send(&service, post("k", "{}"));
+    for round in 1..=5 {
+        store.reached(Call::Inspect, round).await;
+        pass(Duration::from_millis(1)).await;
+        let asked = Instant::now();
+        probe.let_through(1 + round);
+        let other = send(&service, post(&format!("other-{round}"), "{}")).await;
+        assert_eq!(other.text(), format!("run {}", 1 + round));
+        assert_eq!(asked.elapsed(), Duration::ZERO, "it found a permit");
+    }
+    assert!(!waiter.is_finished());
+    probe.open();
+    assert!(waiter.await.expect("an answer").is_replay());
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_needs_no_permit_to_be_told_that_the_outcome_is_unknown() {
+    let (store, probe) = (
+        memory(),
+        Probe::answering(|_| Ok(answer(StatusCode::BAD_GATEWAY, "?"))),
+    );
+    let probe = probe.shut();
+    let service =
+        waiting(&store).layer(ConcurrencyLimitLayer::new(2).layer(probe.service::<Body>()));
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    let waiter = spawn_send(&service, post("k", "{}"));
+    store.reached(Call::Inspect, 1).await;
+    // One of these has the second permit, and the other one gets the first.
+    let others = ["one", "two"].map(|key| spawn_send(&service, post(key, "{}")));
+    probe.started(2).await;
+    let opened = Instant::now();
+    probe.let_through(1);
+    probe.started(3).await;
+
+    let refused = waiter.await.expect("an answer");
+
+    assert_eq!(refused.rejection(), Some(RejectionKind::OutcomeUnknown));
+    assert_eq!((opened.elapsed(), probe.runs()), (Duration::ZERO, 3));
+    assert_eq!(first.await.expect("an answer").text(), "?");
+    probe.open();
+    for other in others {
+        assert_eq!(other.await.expect("an answer").text(), "?");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_takes_over_from_a_run_with_another_form_of_fingerprint() {
+    let store = memory();
+    let probe = Probe::answering(|run| match run {
+        1 => Ok(answer(StatusCode::BAD_GATEWAY, "?")),
+        run => Ok(created(run)),
+    });
+    let probe = probe.shut();
+    let [one, other] = [FingerprintBy::exact(), FingerprintBy::json()].map(|form| {
+        let layer = waiting(&store).with_takeover(Takeover::RunAgain);
+        layer.with_fingerprint(form).layer(probe.service::<Body>())
+    });
+    let first = spawn_send(&one, post("k", "{}"));
+    probe.started(1).await;
+    let waiter = spawn_send(&other, post("k", "{}"));
+    store.reached(Call::Inspect, 1).await;
+
+    probe.open();
+
+    let waited = waiter.await.expect("an answer");
+    assert_eq!((waited.text(), waited.is_replay()), ("run 2", false));
+    assert_eq!((probe.runs(), probe.context(2).attempt()), (2, 2));
+    assert_eq!(first.await.expect("an answer").text(), "?");
+    assert!(send(&one, post("k", "{}")).await.is_replay());
+}
+
 /// Fails to become ready, or never does, once it was told to.
 #[derive(Clone)]
 struct Unready<S> {
@@ -344,10 +427,10 @@ async fn a_waiter_whose_record_vanishes_before_it_reads_the_answer_gives_its_cla
         store.let_go();
 
         let waited = waiter.await.expect("an answer");
-        // Unreachable, it runs unprotected, as it was told to: but only once it has a service that is ready, and no claim to give back.
-        let released = usize::from(!unreachable);
+        // Unreachable, it runs unprotected, as it was told to: but only once it has a service that is ready. The call that failed may
+        // have claimed the key before.
         assert_eq!((waited.text(), waited.is_replay()), ("run 2", false));
-        assert_eq!((probe.runs(), store.count(Call::Release)), (2, released));
+        assert_eq!((probe.runs(), store.count(Call::Release)), (2, 1));
         assert_eq!(drain.wait(LIMIT).await, 0);
     }
 }

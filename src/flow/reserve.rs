@@ -68,9 +68,10 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut 
         }
     }
     match answer {
-        // What the store can't be told of would grow without end. Only a layer that runs unprotected comes here with that.
+        // What the store can't be told of would grow without end. A layer that runs unprotected lets all requests in, and others may have
+        // waited since they were.
         Ok(Reservation::Acquired(claim)) if guard.shared.settlements.are_full(&guard.settings) => {
-            background::give_back(guard, claim);
+            background::release_once(guard, claim);
             guard.shared.settlements.hurry();
             Turn::refuse(RejectionKind::StoreUnavailable)
         }
@@ -162,7 +163,6 @@ fn runs_unprotected(guard: &Guard, error: &StoreError) -> bool {
 fn refused_by_store(guard: &Guard, subject: &Subject, asked: Instant, error: &StoreError) -> Turn {
     event::reserve_failed(&subject.record_key, error);
     if runs_unprotected(guard, error) {
-        event::unprotected(&subject.record_key);
         let claim = Claim::new(subject.record_key, subject.fingerprint, subject.nonce, 1, 0);
         return Turn::Run(Claimed {
             claim,

@@ -98,6 +98,9 @@ impl Run {
             Some(body) => RequestBody::streamed(body),
             None => RequestBody::collected(collected.unwrap_or_default()),
         };
+        if !protected {
+            event::unprotected(claim.key());
+        }
         let renewal = protected.then(|| Renewal::start(guard, &claim, &context, asked));
         let run = Self {
             guard: Arc::clone(guard),

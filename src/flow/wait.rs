@@ -11,8 +11,8 @@ use super::{
     subject::Subject,
 };
 use crate::{
-    OnInFlight, RejectionKind, jitter,
-    store::{Nonce, RecordState},
+    OnInFlight, RejectionKind, StoreError, jitter,
+    store::{Nonce, RecordState, Takeover},
 };
 
 /// The first pause between two looks at the store, and the longest. A look comes after a random part of it, half at least, so that
@@ -52,11 +52,7 @@ where
     }
 }
 
-/// Waits for the run that has the key, at most for `limit`.
-///
-/// Holds nothing while it waits. It looks at the record before it readies the service, so that a replay doesn't need one;
-/// and it readies the service before it reserves, as every first request does: the other way round, a waiter with the
-/// writer lock and a request with the last permit would wait for each other.
+/// Waits for the run that has the key, at most for `limit`. Holds nothing while it waits.
 async fn wait<S, Q>(
     guard: &Arc<Guard>,
     subject: &Subject,
@@ -76,32 +72,11 @@ where
     let mut subject = Cow::Borrowed(subject);
     let mut pause = PAUSE.0;
     loop {
-        let turn = match look(guard, &subject, report).await {
-            Look::Running => None,
-            Look::Failed => {
-                return Ok(Start::Tell(Told::Refusal(RejectionKind::StoreUnavailable)));
-            }
-            Look::Answered => Some((reserve(guard, &subject, report).await, None)),
-            Look::Free => {
-                let mut service = unready.clone();
-                let ready = poll_fn(|cx| service.poll_ready(cx));
-                match timeout_at(deadline, ready).await {
-                    Ok(ready) => ready?,
-                    Err(_elapsed) => return Ok(Start::Tell(Told::IN_FLIGHT)),
-                }
-                Some((reserve(guard, &subject, report).await, Some(service)))
-            }
-        };
-        match turn {
-            None | Some((Turn::Tell(Told::InFlight { .. }), _)) => {}
-            Some((Turn::Tell(told), _)) => return Ok(Start::Tell(told)),
-            Some((Turn::Run(claimed), Some(service))) => return Ok(Start::Run(service, claimed)),
-            // The record expired between the two calls, and nothing is ready to run. The next round looks again.
-            Some((Turn::Run(claimed), None)) => {
-                give_up(guard, claimed);
-                // What gives that claim back may come late or twice, and must not meet a later one.
-                subject.to_mut().nonce = Nonce::random();
-            }
+        match look(guard, &subject, unready.clone(), deadline, report).await? {
+            Look::Ends(start) => return Ok(start),
+            Look::Running => {}
+            // What gives that claim back may come late or twice, and must not meet a later one.
+            Look::GaveUp => subject.to_mut().nonce = Nonce::random(),
         }
         let woken = tokio::select! {
             biased;
@@ -117,33 +92,99 @@ where
     }
 }
 
-fn give_up(guard: &Arc<Guard>, claimed: Claimed) {
-    if claimed.protected {
-        background::release(guard, Arc::new(claimed.claim));
+/// What one look at the key came to.
+enum Look<S> {
+    Running,
+    /// A claim was had with nothing ready to run, and given back.
+    GaveUp,
+    Ends(Start<S>),
+}
+
+/// Looks at the record before it readies the service, so that a replay doesn't need one; and readies the service before it reserves, as
+/// every first request does: the other way round, a waiter with the writer lock and a request with the last permit would
+/// wait for each other.
+async fn look<S, Q>(
+    guard: &Arc<Guard>,
+    subject: &Subject,
+    mut service: S,
+    deadline: Instant,
+    report: &mut Report,
+) -> Result<Look<S>, S::Error>
+where
+    S: Service<Q>,
+{
+    let ready = match stands(guard, subject, report).await {
+        Ok(Stands::Running) => return Ok(Look::Running),
+        Ok(Stands::Answered) => None,
+        Ok(Stands::Free) => {
+            let ready = poll_fn(|cx| service.poll_ready(cx));
+            match timeout_at(deadline, ready).await {
+                Ok(ready) => ready?,
+                Err(_elapsed) => return Ok(Look::Ends(Start::Tell(Told::IN_FLIGHT))),
+            }
+            Some(service)
+        }
+        Err(_unavailable) => {
+            let refused = Told::Refusal(RejectionKind::StoreUnavailable);
+            return Ok(Look::Ends(Start::Tell(refused)));
+        }
+    };
+    Ok(match (reserve(guard, subject, report).await, ready) {
+        (Turn::Run(claimed), Some(ready)) => Look::Ends(Start::Run(ready, claimed)),
+        // The record expired between the two calls.
+        (Turn::Run(claimed), None) => {
+            give_up(guard, claimed);
+            Look::GaveUp
+        }
+        (Turn::Tell(Told::InFlight { .. }), _) => Look::Running,
+        (Turn::Tell(told), _) => Look::Ends(Start::Tell(told)),
+    })
+}
+
+fn give_up(
+    guard: &Arc<Guard>,
+    Claimed {
+        claim, protected, ..
+    }: Claimed,
+) {
+    if protected {
+        background::release(guard, Arc::new(claim));
+    } else {
+        background::give_back(guard, claim);
     }
 }
 
-enum Look {
+/// How the key stands.
+enum Stands {
     Running,
-    /// It is done, or another request's: a reservation tells, and runs nothing.
+    /// A reservation tells, and runs nothing.
     Answered,
     /// Nothing is recorded, or a run that may be taken over.
     Free,
-    Failed,
 }
 
-async fn look(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Look {
+async fn stands(
+    guard: &Arc<Guard>,
+    subject: &Subject,
+    report: &mut Report,
+) -> Result<Stands, StoreError> {
     let asked = report.now();
     let record = inspect(guard, subject.record_key).await;
     report.waited_for_store(asked);
-    match record {
-        Ok(Some(record)) if record.fingerprint != subject.fingerprint => Look::Answered,
-        Ok(Some(record)) => match record.state {
-            RecordState::InFlight { .. } => Look::Running,
-            RecordState::Completed(_) => Look::Answered,
-            RecordState::Unknown => Look::Free,
-        },
-        Ok(None) => Look::Free,
-        Err(_unavailable) => Look::Failed,
+    let Some(record) = record? else {
+        return Ok(Stands::Free);
+    };
+    let (stored, own) = (record.fingerprint, subject.fingerprint);
+    // One of another form may be the same request's.
+    if stored != own && stored.tag() == own.tag() {
+        return Ok(Stands::Answered);
     }
+    Ok(match record.state {
+        RecordState::InFlight { .. } => Stands::Running,
+        RecordState::Completed(_) => Stands::Answered,
+        RecordState::Unknown => match guard.settings.takeover {
+            Takeover::Refuse => Stands::Answered,
+            Takeover::RunAgain => Stands::Free,
+        },
+    })
 }

@@ -1,16 +1,23 @@
 //! Connections: how many a run needs.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::{Request, StatusCode};
 use tokio::sync::Barrier;
 use tower::{Layer, service_fn, util::BoxCloneSyncService};
-use tower_idempotency::RequestBody;
+use tower_idempotency::{
+    IdempotencyKey, OnInFlight, RecordKey, RequestBody, Scope,
+    store::{RecordState, Store},
+};
 
 use crate::{
-    app::{Handler, created, handler, spawn},
+    app::{Gate, Handler, created, handler, spawn},
     backends::{self, Backend, SIZE},
-    support::{Body, Runs, post, send},
+    support::{
+        Body, Runs,
+        faulty::{Call, FaultyStore},
+        post, send,
+    },
 };
 
 /// A run on a lease store holds none: as many handlers as there are connections have one each, all at once.
@@ -70,6 +77,32 @@ async fn one_connection_is_enough_for_transactions(backend: Backend) {
     assert_eq!((runs.count(), effects), (SIZE as usize, SIZE as usize));
 }
 
+/// The run that it waits for has the only connection.
+async fn a_waiter_needs_none(backend: Backend) {
+    let (runs, gate) = (Runs::default(), Arc::<Gate>::default());
+    let store = FaultyStore::new(Arc::clone(&backend.store));
+    let layer = backend
+        .layer_over(store.clone())
+        .with_on_in_flight(OnInFlight::Wait(Duration::from_secs(60)));
+    let service = layer.layer(handler(&runs, Some(Arc::clone(&gate)), created));
+    let first = spawn(&service, post("k", "{}"));
+    gate.started.notified().await;
+    let waiter = spawn(&service, post("k", "{}"));
+    store.reached(Call::Inspect, 4).await;
+    let key = IdempotencyKey::new("k").expect("a key");
+    let key = RecordKey::derive("", &Scope::single_tenant(), &key);
+    let record = store.inspect(&key).await.expect("the store answers");
+    let record = record.expect("a record");
+    assert!(matches!(record.state, RecordState::InFlight { lease_left } if !lease_left.is_zero()));
+    assert_eq!(record.attempt, 1);
+
+    gate.open.notify_one();
+
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+    assert!(waiter.await.expect("an answer").is_replay());
+    assert_eq!((runs.count(), backend.effects(&runs).await), (1, 1));
+}
+
 macro_rules! of_one_connection {
     ($($(#[$where:meta])* $backend:ident)*) => {
         mod of_one_connection {
@@ -79,6 +112,9 @@ macro_rules! of_one_connection {
                 async fn $backend() {
                     if let Some(backend) = super::backends::$backend(1).await {
                         super::one_connection_is_enough_for_transactions(backend).await;
+                    }
+                    if let Some(backend) = super::backends::$backend(1).await {
+                        super::a_waiter_needs_none(backend).await;
                     }
                 }
             )*

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tower_idempotency::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
-    store::{Claim, Note, Record, Reservation, Steps, Store, StoreKind, Terms},
+    store::{Claim, Note, Record, RecordState, Reservation, Steps, Store, StoreKind, Terms},
 };
 
 /// The calls that a script can be for.
@@ -88,7 +88,7 @@ impl FaultyStore {
         }))
     }
 
-    /// Pretends to be of this kind.
+    /// Pretends to be of this kind, in another process than those that run.
     pub fn of_kind(store: impl Store, kind: StoreKind) -> Self {
         let mut faulty = Self::new(store);
         let inner = Arc::get_mut(&mut faulty.0).expect("no clones yet");
@@ -297,7 +297,12 @@ impl Store for FaultyStore {
     }
 
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.act(Call::Inspect, self.0.store.inspect(key)).await
+        let record = self.act(Call::Inspect, self.0.store.inspect(key)).await?;
+        // Nobody else sees of a transaction what isn't committed.
+        let is_seen = |record: &Record| {
+            self.0.kind == self.0.store.kind() || matches!(record.state, RecordState::Completed(_))
+        };
+        Ok(record.filter(is_seen))
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {

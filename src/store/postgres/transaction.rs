@@ -135,7 +135,7 @@ impl Store for TransactionStore {
 
     /// A run shows here once it is completed, until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
-        self.0.read(key).await?.record()
+        self.0.inspect(key).await
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {

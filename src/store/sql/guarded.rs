@@ -3,8 +3,7 @@ use std::time::Duration;
 use sqlx::{Database, pool::PoolConnection};
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit, time::timeout};
 
-use super::{ANSWER_LIMIT, Entry};
-use crate::Fingerprint;
+use super::{ANSWER_LIMIT, Entry, Running};
 
 /// An open transaction. Unless it is ended in order its connection is closed, never pooled: the server then rolls back.
 pub(crate) struct Guarded<DB: Database>(Option<Open<DB>>);
@@ -73,9 +72,9 @@ impl<DB: Database> Guarded<DB> {
     }
 
     /// The reservation got its claim: duplicates needn't wait any more.
-    pub(crate) fn set_running(&self, fingerprint: Fingerprint) {
+    pub(crate) fn set_running(&self, running: Running) {
         if let Some(entry) = self.0.as_ref().and_then(|open| open.kept.entry.as_ref()) {
-            entry.set_running(fingerprint);
+            entry.set_running(running);
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) use self::{
     guarded::{Guarded, Kept},
     limit::{ANSWER_LIMIT, bounded},
     micros::{from_micros, to_micros},
-    registry::{Busy, Entry, Registry},
+    registry::{Busy, Entry, Registry, Running},
     report::{report_unknown_not_written, report_unused},
     slot::{End, Lent, NotTaken, Returned, Slot},
     stored::{Columns, Found, State, Stored, corrupt},

@@ -2,11 +2,15 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
-use crate::{Fingerprint, RecordKey};
+use crate::{
+    Fingerprint, RecordKey,
+    store::{Record, RecordState},
+};
 
 /// The keys that this store has a transaction for: a duplicate in the same process is answered without a connection.
 ///
@@ -17,7 +21,7 @@ pub(crate) struct Registry(Arc<Mutex<HashMap<RecordKey, State>>>);
 enum State {
     /// Dropping the sender wakes those who wait.
     Reserving(watch::Sender<()>),
-    Running(Fingerprint),
+    Running(Running),
     /// Likewise.
     Leaving(watch::Sender<()>),
 }
@@ -26,10 +30,20 @@ enum State {
 pub(crate) enum Busy {
     /// Another reservation is under way.
     Reserving(Wait),
-    /// A run has it, with this fingerprint.
-    Running(Fingerprint),
+    /// A run has it.
+    Running(Running),
     /// A reservation has its answer, and the database has yet to free the key.
     Leaving(Wait),
+}
+
+/// The run that has a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Running {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) fence: u64,
+    pub(crate) since: Instant,
+    /// After this time its transaction has ended.
+    pub(crate) limit: Duration,
 }
 
 pub(crate) struct Wait(watch::Receiver<()>);
@@ -68,9 +82,18 @@ impl Busy {
     fn of(state: &State) -> Self {
         match state {
             State::Reserving(ended) => Self::Reserving(Wait(ended.subscribe())),
-            State::Running(fingerprint) => Self::Running(*fingerprint),
+            State::Running(running) => Self::Running(*running),
             State::Leaving(ended) => Self::Leaving(Wait(ended.subscribe())),
         }
+    }
+}
+
+impl Running {
+    /// As an operator sees it, who finds no record of it in the database yet.
+    pub(crate) fn record(&self) -> Record {
+        let left = self.limit.saturating_sub(self.since.elapsed());
+        let state = RecordState::InFlight { lease_left: left };
+        Record::new(self.fingerprint, 1, self.fence, state, left)
     }
 }
 
@@ -83,8 +106,8 @@ impl Wait {
 
 impl Entry {
     /// The reservation got its claim.
-    pub(crate) fn set_running(&self, fingerprint: Fingerprint) {
-        self.set(State::Running(fingerprint));
+    pub(crate) fn set_running(&self, running: Running) {
+        self.set(State::Running(running));
     }
 
     /// The reservation got an answer.
@@ -114,12 +137,21 @@ mod tests {
     use super::*;
     use crate::Tag;
 
+    fn running() -> Running {
+        Running {
+            fingerprint: Fingerprint::new(Tag::from_u16(1), [2; 32]),
+            fence: 3,
+            since: Instant::now(),
+            limit: Duration::ZERO,
+        }
+    }
+
     #[test]
     fn a_key_is_free_again_when_its_entry_is_dropped() {
         let (registry, key) = (Registry::default(), RecordKey::from_bytes([1; 32]));
         let entry = registry.enter(&key).ok().unwrap();
         assert!(matches!(registry.look(&key), Some(Busy::Reserving(_))));
-        entry.set_running(Fingerprint::new(Tag::from_u16(1), [2; 32]));
+        entry.set_running(running());
         assert!(matches!(registry.enter(&key), Err(Busy::Running(_))));
         drop(entry);
         assert!(registry.look(&key).is_none());
@@ -129,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn waiting_ends_with_the_reservation_however_it_ends() {
         let (registry, key) = (Registry::default(), RecordKey::from_bytes([1; 32]));
-        let wins = |entry: &Entry| entry.set_running(Fingerprint::new(Tag::from_u16(1), [2; 32]));
+        let wins = |entry: &Entry| entry.set_running(running());
         for end in [Some(wins as fn(&Entry)), Some(Entry::set_leaving), None] {
             let entry = registry.enter(&key).ok().unwrap();
             let Some(Busy::Reserving(wait)) = registry.look(&key) else {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Opened, TransactionDialect,
@@ -9,10 +9,10 @@ use super::{
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
     store::{
-        Claim, Reservation, Terms,
+        Claim, Record, Reservation, Terms,
         sql::{
-            ASK_AGAIN, Busy, End, Entry, Fences, Found, Kept, Registry, Returned, Slot, State,
-            report_unknown_not_written, report_unused,
+            ASK_AGAIN, Busy, End, Entry, Fences, Found, Kept, Registry, Returned, Running, Slot,
+            State, report_unknown_not_written, report_unused,
         },
     },
 };
@@ -49,6 +49,14 @@ impl<D: TransactionDialect> Transactions<D> {
         self.dialect.read(key).await
     }
 
+    /// The record of a key as an operator sees it. A run of this store's is told without a connection, which it may have the last of.
+    pub(crate) async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
+        match self.registry.look(key) {
+            Some(Busy::Running(running)) => Ok(Some(running.record())),
+            _ => self.read(key).await?.record(),
+        }
+    }
+
     pub(crate) async fn reserve(
         &self,
         key: &RecordKey,
@@ -70,12 +78,14 @@ impl<D: TransactionDialect> Transactions<D> {
                 }
             };
             match busy {
-                Busy::Running(running) if running == *fingerprint => {
+                Busy::Running(running) if running.fingerprint == *fingerprint => {
                     return Ok(Reservation::InFlight {
                         retry_after: ASK_AGAIN,
                     });
                 }
-                Busy::Running(running) => return Ok(Reservation::Mismatch(running)),
+                Busy::Running(running) => {
+                    return Ok(Reservation::Mismatch(running.fingerprint));
+                }
                 Busy::Leaving(wait) => {
                     if let Some(answer) = self.answer(key, fingerprint).await? {
                         return Ok(answer);
@@ -107,12 +117,18 @@ impl<D: TransactionDialect> Transactions<D> {
         fingerprint: &Fingerprint,
         terms: &Terms,
     ) -> Result<Reservation, StoreError> {
+        let since = Instant::now();
         let kept = Kept::of(entry, terms.run_limit());
         match self.dialect.open(kept, key, fingerprint, terms).await? {
             Opened::Free(transaction, found) => {
-                transaction.set_running(*fingerprint);
-                let slot = Slot::new(transaction, terms.retention());
                 let fence = self.fences.next(&found);
+                transaction.set_running(Running {
+                    fingerprint: *fingerprint,
+                    fence,
+                    since,
+                    limit: terms.run_limit(),
+                });
+                let slot = Slot::new(transaction, terms.retention());
                 let claim = Claim::new(*key, *fingerprint, terms.nonce(), 1, fence);
                 Ok(Reservation::Acquired(claim.with_attachment(slot)))
             }
