@@ -87,7 +87,8 @@ impl IdempotencyContext {
     }
 
     /// A number that only grows from run to run of this key. A downstream that keeps the largest one it saw
-    /// can refuse a run that was overtaken.
+    /// can refuse a run that was overtaken. It is 0 in a run [without protection](Self::is_protected), of which nobody knows whether
+    /// another one overtakes it: such a downstream refuses it, unless it was the first.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.0.fence

@@ -279,6 +279,19 @@ async fn a_tombstone_is_told_with_its_reason() {
 }
 
 #[tokio::test]
+async fn a_full_memory_store_tells_what_it_does_not_keep() {
+    let (capture, _guard) = Capture::start();
+    let store = MemoryStore::new().with_max_bytes(1);
+    let service = layer(store).layer(Probe::new().service::<Body>());
+    for _ in 0..2 {
+        send(&service, keyed()).await;
+    }
+    assert_told(&capture, &[(Level::INFO, "the response is not kept")]);
+    let reason = capture.field("the response is not kept", "reason");
+    assert_eq!(reason, "store_full");
+}
+
+#[tokio::test]
 async fn an_outcome_that_is_pending_is_told() {
     let (capture, _guard) = Capture::start();
     let store = FaultyStore::of_kind(MemoryStore::new(), StoreKind::Transaction);

@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -192,9 +192,20 @@ async fn the_longest_durations_neither_panic_nor_expire() {
     ));
 }
 
+/// Whoever compares fences outlives the process, and the store.
+#[tokio::test(start_paused = true)]
+async fn the_fence_is_no_less_than_the_time_of_day() {
+    let clock = SystemTime::UNIX_EPOCH
+        .elapsed()
+        .expect("a clock that is set");
+    let fence = acquire(&MemoryStore::new(), 1).await.fence();
+    assert!(u128::from(fence) >= clock.as_micros(), "{fence}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_fence_grows_while_the_clock_stands_still() {
     let store = MemoryStore::new();
+    let first = acquire(&store, 0).await.fence();
     let mut last = 0;
     for _ in 0..100 {
         let claim = acquire(&store, 1).await;
@@ -204,7 +215,7 @@ async fn the_fence_grows_while_the_clock_stands_still() {
     }
     advance(RETENTION).await;
     let clock = u64::try_from(RETENTION.as_micros()).unwrap();
-    assert!(acquire(&store, 1).await.fence() >= clock);
+    assert!(acquire(&store, 1).await.fence() >= first + clock);
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ mod steps;
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use self::{access::Access, budget::Budget, shard::Shard};
 use super::{Claim, Record, Reservation, Steps, Store, StoreKind, Terms};
-use crate::{Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind};
+use crate::{Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, event};
 
 /// A lease store in this process's memory: for tests, and for services that run as one process and may forget
 /// everything when it ends.
@@ -31,7 +31,8 @@ use crate::{Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind};
 /// * with [`max_entries`](Self::with_max_entries) records in it, the store refuses new keys
 ///   with [`Full`](StoreErrorKind::Full); the keys that it has are answered as always;
 /// * with [`max_bytes`](Self::with_max_bytes) of responses in it, it keeps the next ones as
-///   [tombstones](SavedResponse::tombstone): the key stays protected, a retry learns that the answer wasn't kept. Notes of
+///   [tombstones](SavedResponse::tombstone): the key stays protected, a retry learns that the answer wasn't kept. To the layer that is
+///   [saved](crate::Outcome::Saved) all the same; an event tells of each (feature `tracing`). Notes of
 ///   [steps](crate::IdempotencyContext::step) count too, and are refused then.
 ///
 /// A finished run is never refused: where the record of a claim was lost, `complete` and `abandon` bring it back,
@@ -39,7 +40,8 @@ use crate::{Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind};
 ///
 /// # Time
 ///
-/// It reads tokio's clock, which stands still in tests that paused it. Expired records count as absent at once.
+/// It reads tokio's clock, which stands still in tests that paused it, and the system's clock once, when it is made: so that the
+/// [fences](crate::IdempotencyContext::fence) of a process that restarts go on above the last ones, unless that clock was put back. Expired records count as absent at once.
 /// Each call removes a few of them, so memory is freed as long as there are calls;
 /// [`purge_expired`](Store::purge_expired) frees it without.
 ///
@@ -56,6 +58,8 @@ pub struct MemoryStore(Arc<Shared>);
 
 struct Shared {
     created: Instant,
+    /// When that was, by the clock on the wall: the fences of a process go on above those of the one before.
+    epoch: Duration,
     budget: Budget,
     /// A std mutex, because it is never held over an await and is cheaper than tokio's.
     shards: [Mutex<Shard>; SHARDS],
@@ -83,6 +87,7 @@ impl MemoryStore {
     pub fn new() -> Self {
         Self(Arc::new(Shared {
             created: Instant::now(),
+            epoch: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
             budget: Budget::new(Self::DEFAULT_MAX_ENTRIES, Self::DEFAULT_MAX_BYTES),
             shards: std::array::from_fn(|_| Mutex::default()),
         }))
@@ -138,7 +143,11 @@ impl MemoryStore {
         // Nothing panics while it holds the lock, and if it did, the other keys should go on.
         let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that time never runs backwards within a shard.
-        Access::new(shard, &self.0.budget, self.0.created.elapsed())
+        Access::new(
+            shard,
+            &self.0.budget,
+            self.0.epoch + self.0.created.elapsed(),
+        )
     }
 
     /// Removes expired records, `limit` at most.
@@ -202,8 +211,13 @@ impl Store for MemoryStore {
         response: &SavedResponse,
         retention: Duration,
     ) -> Result<(), StoreError> {
-        self.access(claim.key())
-            .complete(claim, response, retention)
+        let is_kept = self
+            .access(claim.key())
+            .complete(claim, response, retention)?;
+        if !is_kept {
+            event::not_kept(claim.key(), "store_full");
+        }
+        Ok(())
     }
 
     async fn release(&self, claim: &Claim) -> Result<(), StoreError> {

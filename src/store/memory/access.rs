@@ -104,29 +104,30 @@ impl<'a> Access<'a> {
         }
     }
 
+    /// Whether there was room for the response.
     pub(super) fn complete(
         &mut self,
         claim: &Claim,
         response: &SavedResponse,
         retention: Duration,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         match self.standing(claim) {
-            Standing::Completed => Ok(()),
+            Standing::Completed => Ok(true),
             Standing::Abandoned | Standing::Taken => Err(StoreErrorKind::LostClaim.into()),
             standing @ (Standing::Running { .. } | Standing::Lost) => {
                 if let Standing::Running { noted: true } = standing {
                     self.drop_notes(claim.key());
                 }
-                let kept = self.budget.bytes.try_add(response.size());
+                let has_room = self.budget.bytes.try_add(response.size());
                 let state = State::Completed {
-                    response: match kept {
+                    response: match has_room {
                         true => owned(response),
                         false => SavedResponse::tombstone(),
                     },
                     expires: self.now.saturating_add(retention),
                 };
                 self.settle(claim, state);
-                Ok(())
+                Ok(has_room)
             }
         }
     }
