@@ -15,6 +15,7 @@ use support::{
 use tower::Layer;
 use tower_idempotency::{
     Drain, IdempotencyLayer, MemoryStore, OnStoreFailure, RejectionKind, ScopeBy, StoreErrorKind,
+    store::StoreKind,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -230,6 +231,24 @@ async fn keys_that_a_store_fails_to_free_are_bounded_too() {
     assert_eq!(drain.wait(MINUTE).await, 0);
     send(&service, post("k0", "{}")).await;
     assert_eq!(probe.runs(), BOUND + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_store_would_answer_again_is_not_asked_again() {
+    use StoreErrorKind::{Conflict, LostClaim, Misused, RolledBack};
+    for kind in [LostClaim, RolledBack, Conflict, Misused] {
+        let store = FaultyStore::of_kind(MemoryStore::new(), StoreKind::Transaction);
+        let (drain, probe) = (Drain::new(), Probe::new());
+        // A claim whose caller doesn't wait for it any more is released.
+        store.then(Call::Reserve, Fault::AnswersLate);
+        store.always(Call::Release, Fault::Fails(kind));
+        let service = layer(&store, &drain).layer(probe.service::<Body>());
+        let refused = send(&service, post("k", "{}")).await;
+        assert_eq!(refused.rejection(), Some(RejectionKind::StoreUnavailable));
+        store.let_go();
+        assert_eq!(drain.wait(MINUTE).await, 0, "{kind:?}");
+        assert_eq!((probe.runs(), store.count(Call::Release)), (0, 1));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,7 +25,7 @@ use crate::{
     config::Settings,
     event,
     metric::{self, Gauged},
-    store::{Claim, Takeover},
+    store::{Claim, StoreKind, Takeover},
 };
 
 /// The pause after the first failure; it doubles up to a third of the lease.
@@ -132,7 +132,7 @@ async fn repeat(guard: &Arc<Guard>, claim: &Arc<Claim>, settlement: Settlement) 
             }
             Err(error) => {
                 event::settlement_failed(claim.key(), &error);
-                if error.kind() == StoreErrorKind::LostClaim || Instant::now() >= deadline {
+                if is_final(guard.kind, error.kind()) || Instant::now() >= deadline {
                     return;
                 }
             }
@@ -141,6 +141,20 @@ async fn repeat(guard: &Arc<Guard>, claim: &Arc<Claim>, settlement: Settlement) 
             () = sleep(pause) => pause = (pause * 2).min(guard.settings.lease / 3),
             () = guard.shared.settlements.hurried.notified() => {}
         }
+    }
+}
+
+/// Whether such a store would say the same again: a transaction that has ended, or that its handler has, is not to be settled.
+fn is_final(store: StoreKind, error: StoreErrorKind) -> bool {
+    match error {
+        StoreErrorKind::LostClaim => true,
+        StoreErrorKind::RolledBack | StoreErrorKind::Conflict | StoreErrorKind::Misused => {
+            store == StoreKind::Transaction
+        }
+        StoreErrorKind::OutcomeUnknown
+        | StoreErrorKind::Full
+        | StoreErrorKind::Unavailable
+        | StoreErrorKind::Other => false,
     }
 }
 
