@@ -52,6 +52,7 @@ impl Drain {
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing; the runs go on.
+    #[must_use = "what is left is cut off when the process ends"]
     pub async fn wait(&self, limit: Duration) -> usize {
         let idle = async {
             loop {

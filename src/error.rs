@@ -13,6 +13,7 @@ pub struct StoreError {
 
 impl StoreError {
     /// An error of this kind, caused by `source`.
+    #[must_use]
     pub fn new(kind: StoreErrorKind, source: impl Into<BoxError>) -> Self {
         Self {
             kind,

@@ -1,5 +1,5 @@
-//! What an operator may want to know, as events of feature `tracing`. Keys appear as their short digest only.
-//! `docs/observability.md` has the table, and what to do about each.
+//! What an operator may want to know of the layer and the purger, as events of feature `tracing`. Keys appear as their short digest
+//! only. A store's own events are told where they come about. `docs/observability.md` has the table of all, and what to do about each.
 
 use crate::{RecordKey, StoreError};
 
@@ -15,19 +15,31 @@ macro_rules! events {
 }
 
 events! {
-    warn reserve_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the store failed to reserve a key";
-    warn inspect_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the store failed to tell what is recorded";
-    warn unprotected(record_key: &RecordKey = tracing::field::debug(record_key)) "the handler runs unprotected";
-    warn settled_unprotected(record_key: &RecordKey = tracing::field::debug(record_key), saved: bool = saved) "an unprotected run ended";
-    warn takeover(record_key: &RecordKey = tracing::field::debug(record_key)) "a run of unknown outcome is taken over";
-    warn claim_lost(record_key: &RecordKey = tracing::field::debug(record_key)) "the claim was taken over, the run goes on";
-    warn renewal_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not renewed";
-    warn settlement_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the claim was not settled";
-    warn notes_failed(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "the store failed to tell what an earlier run has done";
-    warn not_noted(record_key: &RecordKey = tracing::field::debug(record_key), error: &StoreError = error as &(dyn std::error::Error + 'static)) "a step was done and is not noted";
-    info run_again(record_key: &RecordKey = tracing::field::debug(record_key), retry: u32 = retry) "the transaction lost against another one, the handler runs again";
-    warn purge_failed(error: &StoreError = error as &(dyn std::error::Error + 'static)) "expired records were not purged";
+    warn reserve_failed(record_key: &RecordKey = short(record_key), error: &StoreError = source(error)) "the store failed to reserve a key";
+    warn inspect_failed(record_key: &RecordKey = short(record_key), error: &StoreError = source(error)) "the store failed to tell what is recorded";
+    warn unprotected(record_key: &RecordKey = short(record_key)) "the handler runs unprotected";
+    warn settled_unprotected(record_key: &RecordKey = short(record_key), saved: bool = saved) "an unprotected run ended";
+    warn takeover(record_key: &RecordKey = short(record_key)) "a run of unknown outcome is taken over";
+    warn claim_lost(record_key: &RecordKey = short(record_key)) "the claim was taken over, the run goes on";
+    warn renewal_failed(record_key: &RecordKey = short(record_key), error: &StoreError = source(error)) "the claim was not renewed";
+    warn settlement_failed(record_key: &RecordKey = short(record_key), error: &StoreError = source(error)) "the claim was not settled";
+    warn notes_failed(record_key: &RecordKey = short(record_key), error: &StoreError = source(error)) "the store failed to tell what an earlier run has done";
+    warn not_noted(record_key: &RecordKey = short(record_key), error: &StoreError = source(error)) "a step was done and is not noted";
+    info run_again(record_key: &RecordKey = short(record_key), retry: u32 = retry) "the transaction lost against another one, the handler runs again";
+    warn purge_failed(error: &StoreError = source(error)) "expired records were not purged";
     debug purged(count: u64 = count) "expired records were purged";
-    error outcome_pending(record_key: &RecordKey = tracing::field::debug(record_key)) "whether the operation took effect is not known yet";
-    info not_kept(record_key: &RecordKey = tracing::field::debug(record_key), reason: &'static str = reason) "the response is not kept";
+    error outcome_pending(record_key: &RecordKey = short(record_key)) "whether the operation took effect is not known yet";
+    info not_kept(record_key: &RecordKey = short(record_key), reason: &'static str = reason) "the response is not kept";
+}
+
+/// The short digest.
+#[cfg(feature = "tracing")]
+fn short(record_key: &RecordKey) -> tracing::field::DebugValue<&RecordKey> {
+    tracing::field::debug(record_key)
+}
+
+/// The form that keeps the error's own sources for a subscriber.
+#[cfg(feature = "tracing")]
+fn source(error: &StoreError) -> &(dyn std::error::Error + 'static) {
+    error
 }

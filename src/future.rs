@@ -13,28 +13,30 @@ pin_project! {
     /// The future of [`Idempotency`](crate::Idempotency).
     ///
     /// Dropping it ends the wait of this caller, not the run (see [`with_detached`](crate::IdempotencyLayer::with_detached)).
-    pub struct ResponseFuture<F, T> {
+    pub struct ResponseFuture<F, R, E> {
         #[pin]
-        state: State<F, T>,
+        state: State<F, R, E>,
     }
 }
+
+type Outcome<R, E> = Result<Response<ResponseBody<R>>, E>;
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F, T> {
+    enum State<F, R, E> {
         Passed { #[pin] future: F },
-        Guarded { future: Pin<Box<dyn Future<Output = T> + Send>> },
+        Guarded { future: Pin<Box<dyn Future<Output = Outcome<R, E>> + Send>> },
     }
 }
 
-impl<F, T> ResponseFuture<F, T> {
+impl<F, R, E> ResponseFuture<F, R, E> {
     pub(crate) fn passed(future: F) -> Self {
         Self {
             state: State::Passed { future },
         }
     }
 
-    pub(crate) fn guarded(future: impl Future<Output = T> + Send + 'static) -> Self {
+    pub(crate) fn guarded(future: impl Future<Output = Outcome<R, E>> + Send + 'static) -> Self {
         Self {
             state: State::Guarded {
                 future: Box::pin(future),
@@ -43,11 +45,11 @@ impl<F, T> ResponseFuture<F, T> {
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F, Result<Response<ResponseBody<R>>, E>>
+impl<F, R, E> Future for ResponseFuture<F, R, E>
 where
     F: Future<Output = Result<Response<R>, E>>,
 {
-    type Output = Result<Response<ResponseBody<R>>, E>;
+    type Output = Outcome<R, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
@@ -60,7 +62,7 @@ where
     }
 }
 
-impl<F, T> fmt::Debug for ResponseFuture<F, T> {
+impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             State::Passed { .. } => "ResponseFuture(passed)",

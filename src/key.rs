@@ -1,4 +1,4 @@
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, fmt, str::FromStr, sync::Arc};
 
 use http::HeaderValue;
 use uuid::Uuid;
@@ -15,7 +15,8 @@ use crate::structured_field::{quoted, string_item};
 pub struct IdempotencyKey(Arc<str>);
 
 impl IdempotencyKey {
-    /// The key with this text, under the rule of [`KeyFormat::default`].
+    /// The key with this text, under the rule of [`KeyFormat::default`]. Quotes are part of the text: for the value of a header there is
+    /// [`KeyFormat::parse`].
     ///
     /// # Errors
     ///
@@ -75,6 +76,15 @@ impl IdempotencyKey {
     #[must_use]
     pub fn to_quoted_header_value(&self) -> HeaderValue {
         sensitive(&quoted(&self.0))
+    }
+}
+
+/// As [`new`](IdempotencyKey::new): of the text, not of a header's value.
+impl FromStr for IdempotencyKey {
+    type Err = InvalidKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        Self::new(text)
     }
 }
 

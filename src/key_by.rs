@@ -30,6 +30,7 @@ impl KeyBy {
     }
 
     /// By a closure over the request's head. `None` is a request without a key.
+    #[must_use]
     pub fn parts(key: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Source::Parts(Arc::new(key)))
     }
@@ -38,6 +39,7 @@ impl KeyBy {
     ///
     /// The body is collected first. The default fingerprint is then [`head_only`](crate::FingerprintBy::head_only),
     /// because a redelivery of one event may differ in its body.
+    #[must_use]
     pub fn body(key: impl Fn(&Parts, &[u8]) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Source::Body(Arc::new(key)))
     }

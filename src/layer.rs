@@ -279,7 +279,7 @@ impl IdempotencyLayer {
         self
     }
 
-    /// How many settlements (default: 1024), with how many bytes of responses (default: 64 MiB), may be waiting for a lease store
+    /// How many settlements (default: 1024), with how many bytes of responses (default: 64 MiB), may be waiting for the store
     /// to come back. (A store's driver may hold copies of the responses besides.)
     ///
     /// At either bound new keyed requests get 503 `store_unavailable`. With
@@ -362,7 +362,8 @@ impl<S> Layer<S> for IdempotencyLayer {
     /// If the settings contradict each other or the store's kind: a time of zero or above ten years, a retention shorter
     /// than the lease, a store-call limit above a third of the lease (lease stores), unprotected runs on a transaction
     /// store, transaction retries on a lease store or with request bodies that are not collected, a key format that no key has, a bound of zero on settlements or late calls, a connection header to be saved, to mark
-    /// replays or to tell the expiry, one name for the last two, or a safe method among the methods. The message names the settings.
+    /// replays or to tell the expiry, one name for the last two, a header both to be saved and to be dropped, or a safe method among
+    /// the methods or none at all. The message names the settings.
     fn layer(&self, inner: S) -> Idempotency<S> {
         self.settings.validate(self.store.kind());
         Idempotency::new(

@@ -95,7 +95,7 @@ mod body;
 pub mod client;
 mod codec;
 mod config;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 mod conflict;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]

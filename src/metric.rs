@@ -52,7 +52,7 @@ pub(crate) fn describe() {
             (
                 OWED_SETTLEMENTS,
                 Unit::Count,
-                "Settlements that a lease store has not heard of yet.",
+                "Settlements that the store has not heard of yet.",
             ),
             (
                 OWED_BYTES,

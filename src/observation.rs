@@ -13,14 +13,33 @@ pub struct Observation {
 }
 
 impl Observation {
-    pub(crate) fn new(record_key: Option<RecordKey>) -> Self {
+    /// What is known of a request that came to this, if nothing else is. For tests of an observer.
+    ///
+    /// ```
+    /// use tower_idempotency::{Observation, Outcome, RejectionKind};
+    ///
+    /// fn needs_a_look(observation: &Observation) -> bool {
+    ///     observation.outcome() == Outcome::Refused(RejectionKind::OutcomeUnknown)
+    /// }
+    /// assert!(needs_a_look(&Observation::new(Outcome::Refused(RejectionKind::OutcomeUnknown))));
+    /// assert!(!needs_a_look(&Observation::new(Outcome::Saved)));
+    /// ```
+    #[must_use]
+    pub fn new(outcome: Outcome) -> Self {
         Self {
-            outcome: Outcome::Cancelled,
-            record_key,
+            outcome,
+            record_key: None,
             attempt: None,
             store_time: Duration::ZERO,
             handler_time: None,
         }
+    }
+
+    /// The same, of this record.
+    #[must_use]
+    pub fn with_record_key(mut self, record_key: RecordKey) -> Self {
+        self.record_key = Some(record_key);
+        self
     }
 
     /// What became of it.

@@ -63,6 +63,7 @@ impl ResponsePolicy {
     }
 
     /// Asks the closure. It sees the status of a gRPC call, wherever it was told, as [`GrpcStatus`] in the extensions. If it panics, the response counts as a handler that panicked.
+    #[must_use]
     pub fn by(verdict: impl Fn(&Parts) -> Verdict + Send + Sync + 'static) -> Self {
         Self(Policy::By(Arc::new(verdict)))
     }

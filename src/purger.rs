@@ -70,7 +70,6 @@ impl Purger {
     ///
     /// If the interval is zero or above ten years, or the batch zero. The message names the setting. Also outside of a Tokio
     /// runtime.
-    #[must_use = "dropping the handle stops the purger"]
     pub fn spawn(self) -> PurgerHandle {
         assert!(
             !self.interval.is_zero(),
@@ -132,6 +131,7 @@ impl Purger {
 
 /// A running [`Purger`]. Dropping it stops the purger, without waiting for it.
 #[derive(Debug)]
+#[must_use = "dropping the handle stops the purger"]
 pub struct PurgerHandle {
     /// Dropped to stop the task.
     stop: oneshot::Sender<()>,

@@ -78,6 +78,27 @@ impl RecordKey {
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+
+    /// All of it as 64 hexadecimal digits in lower case: for operators, and for SQL. Logs have the short `Debug` form, which the digits
+    /// begin with.
+    ///
+    /// ```
+    /// # use tower_idempotency::RecordKey;
+    /// let record_key = RecordKey::from_bytes([0xc5; 32]);
+    /// assert_eq!(RecordKey::from_hex(&record_key.to_hex()), Some(record_key));
+    /// assert_eq!(format!("{record_key:?}"), "RecordKey(c5c5c5c5c5c5..)");
+    /// ```
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        blake3::Hash::from_bytes(self.0).to_hex().to_string()
+    }
+
+    /// The record key with these 64 hexadecimal digits, in lower or upper case; none if they are anything else.
+    #[must_use]
+    pub fn from_hex(digits: &str) -> Option<Self> {
+        let hash = blake3::Hash::from_hex(digits).ok()?;
+        Some(Self(hash.into()))
+    }
 }
 
 impl Hash for RecordKey {

@@ -10,6 +10,7 @@ impl Scope {
     /// The scope with this name, or none if the name is empty.
     ///
     /// Scopes are compared byte by byte: nothing is trimmed, folded or normalised.
+    #[must_use]
     pub fn new(name: impl Into<Vec<u8>>) -> Option<Self> {
         let name = name.into();
         (!name.is_empty()).then(|| Self(name.into()))
@@ -57,6 +58,7 @@ impl ScopeBy {
     ///
     /// let scope = ScopeBy::extension(|principal: &Principal| principal.id);
     /// ```
+    #[must_use]
     pub fn extension<T, V>(name: impl Fn(&T) -> V + Send + Sync + 'static) -> Self
     where
         T: Send + Sync + 'static,
@@ -78,6 +80,7 @@ impl ScopeBy {
     }
 
     /// By a closure over the request's head. `None` means no scope.
+    #[must_use]
     pub fn parts(scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static) -> Self {
         Self(Arc::new(scope))
     }

@@ -30,6 +30,24 @@ impl<S> Idempotency<S> {
             guard: Arc::new(guard),
         }
     }
+
+    /// The wrapped service.
+    #[must_use]
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The wrapped service. What is called there is not protected.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The wrapped service, without this one around it.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for Idempotency<S>
@@ -44,7 +62,7 @@ where
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, Result<Self::Response, S::Error>>;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)

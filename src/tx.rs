@@ -93,6 +93,13 @@ impl TxError {
     }
 }
 
+impl From<TxErrorKind> for TxError {
+    /// For tests of how a handler answers it.
+    fn from(kind: TxErrorKind) -> Self {
+        Self(kind)
+    }
+}
+
 impl fmt::Display for TxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {

@@ -278,3 +278,11 @@ async fn a_redirect_followed_inside_of_the_layer_carries_the_key_along() {
         assert_eq!(seen[1].1, seen[0].1);
     }
 }
+
+#[test]
+fn the_wrapped_client_can_be_reached_and_had_back() {
+    let mut client = IdempotentRetryLayer::new().layer(1);
+    *client.get_mut() += 1;
+    assert_eq!(*client.get_ref(), 2);
+    assert_eq!(client.into_inner(), 2);
+}

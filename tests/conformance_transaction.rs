@@ -89,19 +89,17 @@ impl Store for Toy {
             return Ok(Reservation::Mismatch(*holder.fingerprint()));
         }
         if let Some(row) = rows.committed.get(key) {
-            return Ok(Reservation::Replay {
-                response: row.response.clone(),
-                expires_in: row.expires - Instant::now(),
-            });
+            return Ok(Reservation::replay(
+                row.response.clone(),
+                row.expires - Instant::now(),
+            ));
         }
         if let Some(open) = rows.open.get(key) {
             let twice =
                 self.flaw == Some(Flaw::HandsOutAClaimTwice) && open.nonce() == terms.nonce();
             return Ok(match twice {
                 true => Reservation::Acquired(open.clone()),
-                false => Reservation::InFlight {
-                    retry_after: Duration::from_secs(1),
-                },
+                false => Reservation::in_flight(Duration::from_secs(1)),
             });
         }
         let clock = u64::try_from(self.created.elapsed().as_micros()).unwrap();

@@ -46,6 +46,16 @@ fn a_bare_key_is_taken_as_it_stands() {
     }
 }
 
+/// A text is no header: its quotes are part of the key.
+#[test]
+fn a_key_is_parsed_from_a_text_as_it_stands() {
+    let key = |text: &str| text.parse::<IdempotencyKey>();
+    assert_eq!(key("abc"), IdempotencyKey::new("abc"));
+    assert_eq!(key(r#""abc""#).expect("a key").as_str(), r#""abc""#);
+    assert_eq!(key("a b"), IdempotencyKey::new("a b"));
+    assert!(key("a b").is_err());
+}
+
 #[test]
 fn escapes_in_the_quoted_form_are_resolved() {
     assert_eq!(parse(r#""a\"b""#).as_deref(), Ok("a\"b"));

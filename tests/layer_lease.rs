@@ -496,7 +496,9 @@ async fn an_unfinished_record_tells_an_operator_how_it_stands() {
         record.expect("a record").state
     };
 
-    assert!(matches!(state().await, RecordState::InFlight { lease_left } if lease_left == LEASE));
+    assert!(
+        matches!(state().await, RecordState::InFlight { lease_left, .. } if lease_left == LEASE)
+    );
     probe.open();
     first.await.expect("an answer");
     assert!(matches!(state().await, RecordState::Completed(_)));

@@ -30,9 +30,7 @@ impl Store for Busy {
         _fingerprint: &Fingerprint,
         _terms: &Terms,
     ) -> Result<Reservation, StoreError> {
-        Ok(Reservation::InFlight {
-            retry_after: self.0,
-        })
+        Ok(Reservation::in_flight(self.0))
     }
 
     async fn renew(&self, _claim: &Claim, _lease: Duration) -> Result<(), StoreError> {

@@ -354,3 +354,11 @@ async fn it_stands_in_a_service_builder_and_can_be_boxed() {
     }
     assert_eq!(runs.count(), 1);
 }
+
+#[test]
+fn the_wrapped_service_can_be_reached_and_had_back() {
+    let mut service = layer(MemoryStore::new()).layer(1);
+    *service.get_mut() += 1;
+    assert_eq!(*service.get_ref(), 2);
+    assert_eq!(service.into_inner(), 2);
+}

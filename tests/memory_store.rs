@@ -149,7 +149,7 @@ async fn lease_and_retention_end_to_the_nanosecond() {
     acquire(&store, 1).await;
     advance(LEASE - nanosecond).await;
     assert!(
-        matches!(reserve(&store, 1).await, Reservation::InFlight { retry_after } if retry_after == nanosecond)
+        matches!(reserve(&store, 1).await, Reservation::InFlight { retry_after, .. } if retry_after == nanosecond)
     );
     advance(nanosecond).await;
     assert!(matches!(reserve(&store, 1).await, Reservation::Unknown));

@@ -49,12 +49,32 @@ fn record_keys_stay_the_same_from_release_to_release() {
         ),
     ] {
         let made = derive(namespace, scope.as_bytes(), key);
-        assert_eq!(
-            blake3::Hash::from_bytes(*made.as_bytes()).to_hex().as_str(),
-            digest
-        );
+        assert_eq!(made.to_hex(), digest);
         assert_eq!(RecordKey::from_bytes(*made.as_bytes()), made);
     }
+}
+
+/// MySQL's `HEX` gives upper case.
+#[test]
+fn a_record_key_is_read_from_its_hexadecimal_digits_in_either_case() {
+    let made = derive("payments", b"alice", "k");
+    let digits = made.to_hex();
+    assert_eq!(RecordKey::from_hex(&digits), Some(made));
+    assert_eq!(RecordKey::from_hex(&digits.to_uppercase()), Some(made));
+    let (short, long) = (&digits[1..], format!("{digits}0"));
+    let (foreign, wide) = (format!("g{short}"), format!("ü{}", &digits[2..]));
+    for not in [
+        "",
+        short,
+        &long,
+        &foreign,
+        &wide,
+        &format!("0x{}", &digits[2..]),
+    ] {
+        assert_eq!(RecordKey::from_hex(not), None, "{not}");
+    }
+    let debug = format!("{made:?}");
+    assert_eq!(debug, format!("RecordKey({}..)", &digits[..12]));
 }
 
 #[test]

@@ -92,9 +92,9 @@ impl Entry {
     pub(crate) fn record(&self) -> Record {
         let now = Instant::now();
         let state = match &self.state {
-            State::Running { lease_end, .. } if *lease_end > now => RecordState::InFlight {
-                lease_left: *lease_end - now,
-            },
+            State::Running { lease_end, .. } if *lease_end > now => {
+                RecordState::in_flight(*lease_end - now)
+            }
             State::Completed(response) => RecordState::Completed(response.clone()),
             State::Running { .. } | State::Abandoned => RecordState::Unknown,
         };

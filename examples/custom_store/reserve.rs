@@ -29,18 +29,14 @@ pub(crate) fn reserve(
         }
         match state {
             State::Completed(response) => {
-                return Reservation::Replay {
-                    response: response.clone(),
-                    expires_in: *expires - Instant::now(),
-                };
+                return Reservation::replay(response.clone(), *expires - Instant::now());
             }
             // The caller had no answer and asks again: the claim is its own.
             State::Running { .. } if claim.nonce() == terms.nonce() => {
                 (attempt, fence) = (claim.attempt(), claim.fence());
             }
             State::Running { lease_end, .. } if *lease_end > Instant::now() => {
-                let retry_after = Duration::from_secs(1);
-                return Reservation::InFlight { retry_after };
+                return Reservation::in_flight(Duration::from_secs(1));
             }
             State::Running { .. } | State::Abandoned if terms.takeover() == Takeover::Refuse => {
                 return Reservation::Unknown;

@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     forget, json, list, show,
     stores::Opened,
-    text::{hex, print, print_json},
+    text::{print, print_json},
 };
 
 pub(crate) async fn run(opened: &Opened, arguments: &Arguments) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ pub(crate) async fn run(opened: &Opened, arguments: &Arguments) -> Result<(), Fa
                 forget::refuse_another(&record, now.as_ref())?;
             }
             let forgotten = store.forget(&key).await?;
-            let document = || json!({ "record_key": hex(key.as_bytes()), "forgotten": forgotten });
+            let document = || json!({ "record_key": key.to_hex(), "forgotten": forgotten });
             let text = || {
                 if forgotten {
                     "forgotten\n"
@@ -80,7 +80,7 @@ async fn find(
     match opened.store.inspect(&key).await? {
         Some(record) => Ok((key, record)),
         None => {
-            let digits = hex(key.as_bytes());
+            let digits = key.to_hex();
             if as_json {
                 print_json(&json!({ "record_key": digits, "state": "absent" }))?;
             }

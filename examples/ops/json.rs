@@ -12,12 +12,12 @@ use crate::{show::state, text::hex};
 
 pub(crate) fn record(key: &RecordKey, record: &Record, with_body: bool) -> Value {
     let (lease_left, response) = match &record.state {
-        RecordState::InFlight { lease_left } => (Some(milliseconds(*lease_left)), Value::Null),
+        RecordState::InFlight { lease_left, .. } => (Some(milliseconds(*lease_left)), Value::Null),
         RecordState::Completed(saved) => (None, response(saved, with_body)),
         RecordState::Unknown | _ => (None, Value::Null),
     };
     json!({
-        "record_key": hex(key.as_bytes()),
+        "record_key": key.to_hex(),
         "state": state(record),
         "attempt": record.attempt,
         "fence": record.fence,

@@ -5,19 +5,19 @@ use tower_idempotency::{
     store::{Counts, Listed, Record, RecordState},
 };
 
-use crate::text::{escaped_bytes, hex, time};
+use crate::text::{escaped_bytes, time};
 
 /// One line per field.
 pub(crate) fn record(key: &RecordKey, record: &Record, with_body: bool) -> String {
     let mut fields = vec![
-        ("record key", hex(key.as_bytes())),
+        ("record key", key.to_hex()),
         ("state", state(record).to_owned()),
         ("attempt", record.attempt.to_string()),
         ("fence", record.fence.to_string()),
         ("expires in", time(record.expires_in)),
     ];
     match &record.state {
-        RecordState::InFlight { lease_left } => fields.push(("lease left", time(*lease_left))),
+        RecordState::InFlight { lease_left, .. } => fields.push(("lease left", time(*lease_left))),
         RecordState::Completed(saved) => fields.extend(response(saved, with_body)),
         RecordState::Unknown | _ => {}
     }
@@ -56,12 +56,12 @@ pub(crate) fn list_head() -> String {
 pub(crate) fn listed(listed: &Listed) -> String {
     let record = &listed.record;
     let lease = match &record.state {
-        RecordState::InFlight { lease_left } => time(*lease_left),
+        RecordState::InFlight { lease_left, .. } => time(*lease_left),
         RecordState::Completed(_) | RecordState::Unknown | _ => "-".to_owned(),
     };
     format!(
         "{:64}  {:9}  {:>16}  {:>7}  {lease:>14}  {:>16}\n",
-        hex(listed.key.as_bytes()),
+        listed.key.to_hex(),
         state(record),
         time(listed.age),
         record.attempt,

@@ -43,16 +43,5 @@ fn scope(text: &str) -> Result<Scope, String> {
 }
 
 fn record_key(digits: &str) -> Result<RecordKey, String> {
-    let mut bytes = [0; 32];
-    let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if digits.len() != 2 * bytes.len() || !is_hex {
-        return Err("a record key has 64 hexadecimal digits".to_owned());
-    }
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
-        let pair = pair
-            .iter()
-            .filter_map(|digit| char::from(*digit).to_digit(16));
-        *byte = pair.fold(0, |byte, digit| byte << 4 | digit as u8);
-    }
-    Ok(RecordKey::from_bytes(bytes))
+    RecordKey::from_hex(digits).ok_or_else(|| "a record key has 64 hexadecimal digits".to_owned())
 }

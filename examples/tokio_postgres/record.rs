@@ -83,11 +83,7 @@ pub(crate) fn answer(record: Record, fingerprint: &Fingerprint) -> Reservation {
     if record.fingerprint != *fingerprint {
         Reservation::Mismatch(record.fingerprint)
     } else if let RecordState::Completed(response) = record.state {
-        let expires_in = record.expires_in;
-        Reservation::Replay {
-            response,
-            expires_in,
-        }
+        Reservation::replay(response, record.expires_in)
     } else {
         Reservation::Unknown
     }

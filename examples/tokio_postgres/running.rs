@@ -26,9 +26,7 @@ impl Running {
         let running = self.entries().get(key).and_then(Weak::upgrade);
         match running {
             Some(running) if *running != *fingerprint => Reservation::Mismatch(*running),
-            _ => Reservation::InFlight {
-                retry_after: Duration::from_secs(1),
-            },
+            _ => Reservation::in_flight(Duration::from_secs(1)),
         }
     }
 

@@ -32,10 +32,11 @@ impl Delivery {
     /// Whether the operation may have taken effect without this response telling of it.
     ///
     /// It is known after 2xx (gRPC: OK), a replay, or 409 `response_not_kept`: the operation is done, or answered for good.
-    /// It is known after a refusal (another 4xx, or a 3xx) that no attempt came before which may have taken effect. It is
-    /// unknown after 408 or a 5xx that is no replay, after 409 `in_flight` and `outcome_unknown`, and after a refusal that followed
-    /// such an answer, a timeout or a lost connection: a 401 says nothing about the attempt before it, nor does a redirect to a log-in
-    /// page. It is also unknown after a gRPC answer that is streamed to the caller: its status is in the trailers.
+    /// It is known after a refusal (another 4xx, a 3xx, or 503 `not_committed`, `store_full` or `store_unavailable`) that no attempt came
+    /// before which may have taken effect. It is unknown after 408 or another 5xx that is no replay, after 409 `in_flight` and
+    /// `outcome_unknown`, and after a refusal that followed such an answer, a timeout or a lost connection: a 401 says nothing about the
+    /// attempt before it, nor does a redirect to a log-in page. It is also unknown after a gRPC answer that is streamed to
+    /// the caller: its status is in the trailers.
     ///
     /// Resume it with the same [`key`](Self::key) (see [`Resumed`](super::Resumed)), or find out by other means; don't use a new key.
     #[must_use]

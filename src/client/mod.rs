@@ -64,6 +64,30 @@
 //! have taken effect, and no answer told of it, the outcome is unknown. Such a call must be resumed with the
 //! [same key](Error::key) and the same request, later or by somebody else; a new key could do it twice. See [`Resumed`].
 //!
+//! # In tests
+//!
+//! Code that handles a [`Delivery`] or an [`Error`] is tested with the layer around a closure, which makes each of them as it would
+//! come:
+//!
+//! ```
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tower::{Layer, ServiceExt, service_fn};
+//! use tower_idempotency::{RequestBody, client::{ErrorKind, IdempotentRetryLayer}};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! type Body = Full<Bytes>;
+//!
+//! let wire = service_fn(|_: Request<RequestBody<Body>>| async { Err::<Response<Body>, _>("reset by peer") });
+//! let client = IdempotentRetryLayer::new().with_attempts(2).layer(wire);
+//!
+//! let error = client.oneshot(Request::post("/charges").body(Body::from("100")).expect("a request")).await.expect_err("no answer");
+//! assert_eq!((error.kind(), error.attempts(), error.outcome_is_unknown()), (ErrorKind::Service, 2, true));
+//! # }
+//! ```
+//!
 //! # What passes through
 //!
 //! Requests with a safe method (GET, HEAD, OPTIONS, TRACE), which need no key and which any retry layer may repeat; gRPC calls

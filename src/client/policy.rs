@@ -30,6 +30,7 @@ type Decide = dyn Fn(&AttemptEnd<'_>) -> Decision + Send + Sync;
 
 impl RetryPolicy {
     /// Asks the closure, after each attempt.
+    #[must_use]
     pub fn by(decide: impl Fn(&AttemptEnd<'_>) -> Decision + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(decide)))
     }

@@ -27,6 +27,24 @@ impl<S> IdempotentRetry<S> {
             settings: Arc::new(settings),
         }
     }
+
+    /// The wrapped client.
+    #[must_use]
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The wrapped client. What it is called for directly has no key and no retries.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The wrapped client, without this layer around it.
+    #[must_use]
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for IdempotentRetry<S>

@@ -38,6 +38,11 @@
 //!
 //! What it can't check, as it sees a store through its trait only: that expired records do get purged, that records survive
 //! a restart, and what becomes of the handler's writes in a transaction. A store needs tests of its own for those.
+//!
+//! # New clauses
+//!
+//! A compatible release may add clauses, and the macro then makes tests of them: the CHANGELOG names each. They state what the layer
+//! relied on before, so that a store that fails one had the fault before. To ask more of a store is a breaking change.
 
 #![expect(
     clippy::wildcard_enum_match_arm,

@@ -75,6 +75,7 @@ impl FingerprintBy {
     /// By what the closure makes of head and body, in place of content type, content encoding and body.
     ///
     /// For multipart forms, whose boundary changes with each try, or to compare chosen members only.
+    #[must_use]
     pub fn by(content: impl Fn(&Parts, &[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self::mode(Mode::Custom(Arc::new(content)))
     }

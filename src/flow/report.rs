@@ -24,7 +24,10 @@ impl Report {
     pub(super) fn new(guard: &Guard, key: Option<RecordKey>) -> Self {
         Self {
             span: RequestSpan::new(key.as_ref()),
-            observation: Observation::new(key),
+            observation: Observation {
+                record_key: key,
+                ..Observation::new(Outcome::Cancelled)
+            },
             observer: guard.settings.observer.clone(),
         }
     }

@@ -1,6 +1,6 @@
 use http::{HeaderMap, header};
 
-use crate::content_type;
+use crate::content_type::{self, GRPC};
 
 /// What a request speaks, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,5 +27,3 @@ impl Protocol {
         }
     }
 }
-
-const GRPC: &str = "application/grpc";

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, header};
 
 use super::GrpcStatus;
-use crate::{Rejection, RejectionKind};
+use crate::{Rejection, RejectionKind, content_type::GRPC};
 
 impl Rejection {
     /// The response that the layer gives to a gRPC call: 200 without a body, and in its head (Trailers-Only)
@@ -19,10 +19,7 @@ impl Rejection {
         let kind = self.kind();
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/grpc"),
-        );
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(GRPC));
         headers.insert(
             GrpcStatus::HEADER,
             HeaderValue::from(u16::from(kind.grpc_status().code())),
@@ -56,18 +53,18 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 impl RejectionKind {
     /// The status of the refusal of a gRPC call.
     ///
-    /// | kind | status | why this one |
-    /// |---|---|---|
-    /// | `missing_key`, `invalid_key`, `key_reused` | `InvalidArgument` | the client has to change its call; no state of the system has to change first |
-    /// | `incomplete_body` | `Aborted` | nothing was done, and the same call may be sent again |
-    /// | `missing_scope` | `PermissionDenied` | as 403 |
-    /// | `in_flight` | `Aborted` | something that goes on at the same time; not `Unavailable`, which circuit breakers count against a server that is well |
-    /// | `response_not_kept` | `AlreadyExists` | it is done |
-    /// | `outcome_unknown` | `FailedPrecondition` | somebody has to look first: no retry before that |
-    /// | `body_too_large` | `ResourceExhausted` | what gRPC libraries say of a message over a limit |
-    /// | `handler_failed` | `Internal` | as 500 |
-    /// | `run_limit` | `DeadlineExceeded` | as 504; it may have happened all the same |
-    /// | `store_unavailable`, `store_full`, `not_committed`, `outcome_pending` | `Unavailable` | the same call may be sent again, which is what retry policies do by default |
+    /// | kind | status | pushback, ms | why this status |
+    /// |---|---|---|---|
+    /// | `missing_key`, `invalid_key`, `key_reused` | `InvalidArgument` | -1 | the client has to change its call; no state of the system has to change first |
+    /// | `incomplete_body` | `Aborted` | | nothing was done, and the same call may be sent again |
+    /// | `missing_scope` | `PermissionDenied` | -1 | as 403 |
+    /// | `in_flight` | `Aborted` | 1000 or more | something that goes on at the same time; not `Unavailable`, which circuit breakers and outlier detection count against a server that is well |
+    /// | `response_not_kept` | `AlreadyExists` | -1 | it is done |
+    /// | `outcome_unknown` | `FailedPrecondition` | -1 | somebody has to look first: no retry before that |
+    /// | `body_too_large` | `ResourceExhausted` | -1 | what gRPC libraries say of a message over a limit |
+    /// | `handler_failed` | `Internal` | | as 500 |
+    /// | `run_limit` | `DeadlineExceeded` | | as 504; it may have happened all the same |
+    /// | `store_unavailable`, `store_full`, `not_committed`, `outcome_pending` | `Unavailable` | 1000 | the same call may be sent again, which is what retry policies do by default |
     #[must_use]
     pub fn grpc_status(self) -> GrpcStatus {
         match self {

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use http::{HeaderMap, HeaderName, StatusCode, response::Parts};
 
 use crate::Verdict;
@@ -167,6 +169,31 @@ impl GrpcStatus {
     }
 }
 
+/// The name in gRPC's own list, such as `INVALID_ARGUMENT`.
+impl fmt::Display for GrpcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "OK",
+            Self::Cancelled => "CANCELLED",
+            Self::Unknown => "UNKNOWN",
+            Self::InvalidArgument => "INVALID_ARGUMENT",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::NotFound => "NOT_FOUND",
+            Self::AlreadyExists => "ALREADY_EXISTS",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::FailedPrecondition => "FAILED_PRECONDITION",
+            Self::Aborted => "ABORTED",
+            Self::OutOfRange => "OUT_OF_RANGE",
+            Self::Unimplemented => "UNIMPLEMENTED",
+            Self::Internal => "INTERNAL",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::DataLoss => "DATA_LOSS",
+            Self::Unauthenticated => "UNAUTHENTICATED",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::GrpcStatus;
@@ -176,6 +203,14 @@ mod tests {
         for (code, status) in GrpcStatus::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(status.code()), code);
             assert_eq!(GrpcStatus::parse(code.to_string().as_bytes()), status);
+        }
+    }
+
+    #[test]
+    fn a_status_is_shown_by_its_name_in_grpc() {
+        for status in GrpcStatus::ALL {
+            let name = status.to_string().replace('_', "");
+            assert!(name.eq_ignore_ascii_case(&format!("{status:?}")), "{name}");
         }
     }
 

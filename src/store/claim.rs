@@ -102,12 +102,12 @@ impl Claim {
     }
 }
 
-/// 128 random bits that tell one claim from every other.
+/// 16 bytes that tell one claim from every other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nonce([u8; 16]);
 
 impl Nonce {
-    /// A new one.
+    /// A new one: a random UUID (version 4), of which 122 bits are random.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4().into_bytes())

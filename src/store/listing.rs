@@ -134,6 +134,7 @@ pub struct Cursor(Box<[u8]>);
 
 impl Cursor {
     /// A cursor with these bytes.
+    #[must_use]
     pub fn from_bytes(bytes: impl Into<Box<[u8]>>) -> Self {
         Self(bytes.into())
     }

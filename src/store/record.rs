@@ -10,6 +10,7 @@ pub enum Reservation {
     /// The key is claimed: run the handler, then settle.
     Acquired(Claim),
     /// The key is done, with the same fingerprint: answer from the record.
+    #[non_exhaustive]
     Replay {
         /// May be a [tombstone](SavedResponse::is_tombstone).
         response: SavedResponse,
@@ -17,6 +18,7 @@ pub enum Reservation {
         expires_in: Duration,
     },
     /// Another run has the key.
+    #[non_exhaustive]
     InFlight {
         /// When to ask again.
         retry_after: Duration,
@@ -25,6 +27,23 @@ pub enum Reservation {
     Mismatch(Fingerprint),
     /// A run ended without a known outcome, and the terms refuse a takeover.
     Unknown,
+}
+
+impl Reservation {
+    /// The [answer](Self::Replay) from a record that expires after this time.
+    #[must_use]
+    pub fn replay(response: SavedResponse, expires_in: Duration) -> Self {
+        Self::Replay {
+            response,
+            expires_in,
+        }
+    }
+
+    /// Another run [has the key](Self::InFlight): ask again after this time.
+    #[must_use]
+    pub fn in_flight(retry_after: Duration) -> Self {
+        Self::InFlight { retry_after }
+    }
 }
 
 /// What a store knows of one key, as [`inspect`](super::Store::inspect) tells it.
@@ -68,6 +87,7 @@ impl Record {
 #[non_exhaustive]
 pub enum RecordState {
     /// A run has the key until its lease ends.
+    #[non_exhaustive]
     InFlight {
         /// What is left of the lease.
         lease_left: Duration,
@@ -76,4 +96,12 @@ pub enum RecordState {
     Completed(SavedResponse),
     /// A run ended, or its lease did, without a known outcome.
     Unknown,
+}
+
+impl RecordState {
+    /// A run has [the key](Self::InFlight), with this much of its lease left.
+    #[must_use]
+    pub fn in_flight(lease_left: Duration) -> Self {
+        Self::InFlight { lease_left }
+    }
 }

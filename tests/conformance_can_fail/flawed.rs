@@ -191,8 +191,7 @@ impl Store for Flawed {
         let terms = &self.terms(terms);
         let repeated = |(last, _): (Claim, Terms)| last.nonce() == terms.nonce();
         if self.has(Flaw::HandsOutAClaimOnce) && self.last(key).is_some_and(repeated) {
-            let retry_after = Duration::from_secs(1);
-            return Ok(Reservation::InFlight { retry_after });
+            return Ok(Reservation::in_flight(Duration::from_secs(1)));
         }
         let reservation = self.inner.reserve(key, fingerprint, terms).await?;
         let state = self.state(key).await;
@@ -201,16 +200,14 @@ impl Store for Flawed {
             (_, Reservation::InFlight { .. }, _) if self.acquires_in_flight(key) => {
                 Reservation::Acquired(Claim::new(*key, *fingerprint, terms.nonce(), 1, 1))
             }
-            (Flaw::RetriesAtOnce, Reservation::InFlight { .. }, _) => Reservation::InFlight {
-                retry_after: Duration::ZERO,
-            },
+            (Flaw::RetriesAtOnce, Reservation::InFlight { .. }, _) => {
+                Reservation::in_flight(Duration::ZERO)
+            }
             (
                 Flaw::LooksAtTheRunFirst,
                 Reservation::Mismatch(_),
-                Some(RecordState::InFlight { lease_left }),
-            ) => Reservation::InFlight {
-                retry_after: lease_left,
-            },
+                Some(RecordState::InFlight { lease_left, .. }),
+            ) => Reservation::in_flight(lease_left),
             (
                 Flaw::LooksAtTheLeaseFirst,
                 Reservation::Mismatch(stored),
@@ -221,11 +218,7 @@ impl Store for Flawed {
                 replay
             }
             (Flaw::TellsTheWholeRetention, Reservation::Replay { response, .. }, _) => {
-                let expires_in = Duration::from_secs(60);
-                Reservation::Replay {
-                    response,
-                    expires_in,
-                }
+                Reservation::replay(response, Duration::from_secs(60))
             }
             (_, reservation, _) => reservation,
         })
@@ -294,8 +287,7 @@ impl Store for Flawed {
         if let (Flaw::ShowsLapsedAsRunning, Some(record)) = (self.flaw, &mut record)
             && matches!(record.state, RecordState::Unknown)
         {
-            let lease_left = Duration::from_secs(1);
-            record.state = RecordState::InFlight { lease_left };
+            record.state = RecordState::in_flight(Duration::from_secs(1));
         }
         Ok(record.filter(|_| !self.has(Flaw::ShowsNothing)))
     }

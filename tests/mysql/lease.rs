@@ -86,7 +86,7 @@ async fn a_repeated_reservation_gets_a_whole_lease() {
     let again = claim(&store, &key, &Terms::new(terms.nonce(), LEASE, RETENTION)).await;
     assert_eq!(again.fence(), first.fence());
     let record = store.inspect(&key).await.unwrap().unwrap();
-    let RecordState::InFlight { lease_left } = record.state else {
+    let RecordState::InFlight { lease_left, .. } = record.state else {
         panic!("{record:?}");
     };
     assert!(lease_left > LEASE / 2);
@@ -139,7 +139,7 @@ async fn renewing_keeps_the_retention_in_either_order_of_assignments() {
             (least..=most).contains(&record.expires_in),
             "{mode}: {record:?}"
         );
-        let RecordState::InFlight { lease_left } = record.state else {
+        let RecordState::InFlight { lease_left, .. } = record.state else {
             panic!("{record:?}");
         };
         assert!(

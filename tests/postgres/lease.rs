@@ -85,7 +85,9 @@ async fn a_lapsed_claim_that_nobody_took_still_renews_and_completes() {
     until_lapsed(&store, &key).await;
     store.renew(&claim, LEASE).await.unwrap();
     let record = store.inspect(&key).await.unwrap().unwrap();
-    assert!(matches!(record.state, RecordState::InFlight { lease_left } if lease_left <= LEASE));
+    assert!(
+        matches!(record.state, RecordState::InFlight { lease_left, .. } if lease_left <= LEASE)
+    );
     assert!(
         record.expires_in > RETENTION,
         "the retention counts from the lease's end"

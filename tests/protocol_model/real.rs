@@ -67,7 +67,7 @@ impl Real {
             return record.is_none() && slot.is_none();
         };
         let state = match (&real.state, model.state) {
-            (RecordState::InFlight { lease_left }, State::Running { lease }) => {
+            (RecordState::InFlight { lease_left, .. }, State::Running { lease }) => {
                 *lease_left == TICK * u32::from(lease)
             }
             (RecordState::Completed(saved), State::Completed) => *saved == response(model.owner),
@@ -97,6 +97,7 @@ impl Real {
             Reservation::Replay {
                 response: saved,
                 expires_in,
+                ..
             } => {
                 let of = (0..REQUESTS).find(|request| saved == response(*request));
                 let record = self.store.inspect(&KEY).await.unwrap();

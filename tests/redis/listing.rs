@@ -152,7 +152,7 @@ async fn each_state_is_told_and_counted() {
     let mut listed = listed(&store, 100).await;
     assert!(matches!(
         listed.remove(&running),
-        Some(RecordState::InFlight { lease_left }) if !lease_left.is_zero() && lease_left <= LEASE
+        Some(RecordState::InFlight { lease_left, .. }) if !lease_left.is_zero() && lease_left <= LEASE
     ));
     for key in [abandoned, freed] {
         assert!(matches!(listed.remove(&key), Some(RecordState::Unknown)));

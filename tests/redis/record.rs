@@ -114,7 +114,9 @@ async fn a_key_in_flight_is_to_be_asked_for_again_within_a_second() {
     let (store, key) = (store_at(server.url()), fresh_key());
     claim(&store, &key, &terms()).await;
     match reserve(&store, &key).await {
-        Reservation::InFlight { retry_after } => assert_eq!(retry_after, Duration::from_secs(1)),
+        Reservation::InFlight { retry_after, .. } => {
+            assert_eq!(retry_after, Duration::from_secs(1))
+        }
         other => panic!("not in flight: {other:?}"),
     }
 }

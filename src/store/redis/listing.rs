@@ -149,7 +149,7 @@ fn read(keys: &[RecordKey], answers: &[Value]) -> Result<Vec<Found>, RedisError>
                 key: *key,
                 age: now.saturating_sub(head.claimed()),
                 head,
-                response_bytes: length.saturating_sub(HEAD),
+                response_bytes: length.saturating_sub(HEAD as u64),
             });
         }
     }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What goes before the response.
-pub(super) const HEAD: u64 = 72;
+pub(super) const HEAD: usize = 72;
 
 const FORMAT: u8 = 1;
 const RUNNING: u8 = 0;
@@ -148,7 +148,7 @@ pub(super) fn settled(
 
 /// What goes before the response, with room for one of this length.
 fn head(state: u8, claim: &Claim, retention: Duration, response: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(72 + response);
+    let mut bytes = Vec::with_capacity(HEAD + response);
     bytes.put_u8(FORMAT);
     bytes.put_u8(state);
     bytes.put_u32(claim.attempt());

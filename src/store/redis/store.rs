@@ -49,7 +49,8 @@ use crate::{
 /// - `maxmemory-policy noeviction`, which is the default: any other may drop records before their time, and is [refused](Self::check).
 ///   A server that is full refuses new keys with [`Full`](StoreErrorKind::Full), and takes the notes and responses of those that it has.
 /// - Memory: about 280 bytes for each record, and its response.
-/// - The user needs `+evalsha +eval +getrange +get +set +append +del +pexpire +pttl +time +ping` on `~prefix:*`, `+config|get` for the check,
+/// - The user needs `+evalsha +eval +getrange +get +set +append +del +pexpire +pttl +time +ping` on `~prefix:*`
+///   (`~tower-idempotency:*` by default), `+config|get` for the check (without it the policy is taken on trust, with an event),
 ///   `+wait` for replicas, `+cluster|slots` on a cluster, and `+select` for a numbered database.
 /// - [`purge_expired`](Store::purge_expired) does nothing, and no [`Purger`](crate::Purger) is needed.
 ///

@@ -1,4 +1,4 @@
--- Put before each of the other scripts. A record is one string; see `record.rs` for its bytes.
+-- Put before each script that reads a record. A record is one string; see `record.rs` for its bytes.
 -- Its key lives for lease and retention while the run goes on, so that what is left of the lease is what it has left to
 -- live beyond its retention: a record whose lease is over stays, and tells that a run ended without an outcome.
 -- A function is made anew at each call, which costs more than most of what a script does: there are few, and bytes are looked at in place.
@@ -14,7 +14,7 @@ local function unreadable(record)
 end
 
 -- Writes. Returns nothing if that is done, and otherwise the error under its own code: Redis before 7.0 puts it into the text.
-local function failed(...)
+local function error_of_writing(...)
     local answer = redis.pcall(...)
     if type(answer) == 'table' and answer.err then
         return redis.error_reply(string.match(answer.err, '^@user_script: %d+: %-(.*)') or answer.err)

@@ -11,4 +11,4 @@ if unread then
 elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) ~= RUNNING then
     return 0
 end
-return failed('DEL', KEYS[1]) or 1
+return error_of_writing('DEL', KEYS[1]) or 1

@@ -11,4 +11,4 @@ if unread then
 elseif string.sub(record, 57, 72) ~= nonce or string.byte(record, 2) ~= RUNNING then
     return 0
 end
-return failed('PEXPIRE', KEYS[1], lease + struct.unpack('>I8', record, 15)) or 1
+return error_of_writing('PEXPIRE', KEYS[1], lease + struct.unpack('>I8', record, 15)) or 1

@@ -25,7 +25,7 @@ if record and left ~= 0 then
     if state == RUNNING and string.sub(record, 57, 72) == string.sub(claim, 57, 72) then
         -- The same call again, or sent again by the driver.
         left = life - struct.unpack('>I8', claim, 15) + kept
-        return failed('PEXPIRE', KEYS[1], left) or {left, head}
+        return error_of_writing('PEXPIRE', KEYS[1], left) or {left, head}
     elseif (state == RUNNING and left > kept) or not run_again then
         return {left, head}
     end
@@ -36,7 +36,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if not attempt then
     claim = string.sub(claim, 1, 6) .. struct.pack('>I8', now) .. string.sub(claim, 15)
-    return failed('SET', KEYS[1], claim, 'PX', life) or now
+    return error_of_writing('SET', KEYS[1], claim, 'PX', life) or now
 end
 claim = string.sub(claim, 1, 2) .. struct.pack('>I4I8', attempt + 1, math.max(fence + 1, now)) .. string.sub(claim, 15)
-return failed('SET', KEYS[1], claim .. notes, 'PX', life) or {tonumber(life), claim}
+return error_of_writing('SET', KEYS[1], claim .. notes, 'PX', life) or {tonumber(life), claim}

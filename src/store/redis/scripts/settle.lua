@@ -21,12 +21,12 @@ elseif head ~= '' then
         end
         -- Done before. Written all the same: nothing but a write can be waited for until the replicas have it. What somebody has
         -- freed of its expiry gets one again.
-        return failed('PEXPIRE', KEYS[1], left > 0 and left or retention) or 1
+        return error_of_writing('PEXPIRE', KEYS[1], left > 0 and left or retention) or 1
     end
 end
-local refused = failed('SET', KEYS[1], settled, 'PX', retention)
+local refused = error_of_writing('SET', KEYS[1], settled, 'PX', retention)
 if refused and own then
     -- A full server refuses a script's SET, but not behind a write that it allows.
-    refused = failed('PEXPIRE', KEYS[1], retention) or failed('SET', KEYS[1], settled, 'PX', retention)
+    refused = error_of_writing('PEXPIRE', KEYS[1], retention) or error_of_writing('SET', KEYS[1], settled, 'PX', retention)
 end
 return refused or 1
