@@ -99,7 +99,7 @@ impl Run {
                     trailers.remove(CODE);
                     trailers.remove(&self.guard.settings.replay_marker);
                 }
-                Some(GrpcStatus::of(head, trailers.as_ref()))
+                Some(GrpcStatus::of(head, trailers.as_deref()))
             }
             Content::Stopped(..) | Content::Streamed(_) => GrpcStatus::of_head(head),
         };
@@ -138,7 +138,7 @@ impl Run {
         match content {
             Content::Whole(Collected { data, trailers }) => {
                 let headers = self.guard.settings.headers.select(&head.headers);
-                let (data, trailers) = (data.clone(), trailers.clone());
+                let (data, trailers) = (data.clone(), trailers.as_deref().cloned());
                 Settlement::Complete(SavedResponse::new(head.status, headers, data, trailers))
             }
             Content::Stopped(reason, _) => self.not_kept(reason),

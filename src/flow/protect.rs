@@ -19,6 +19,7 @@ use crate::{RejectionKind, RequestBody, ResponseBody, grpc::Protocol};
 /// Answers a request that engages. Whatever panics on the way is a 500; a claim that it held is settled by [`Run`].
 pub(crate) async fn protect<S, B, R>(
     guard: Arc<Guard>,
+    protocol: Protocol,
     mut ready: S,
     request: Request<B>,
 ) -> Result<Response<ResponseBody<R>>, S::Error>
@@ -31,7 +32,6 @@ where
     R: Body + Send + 'static,
     R::Data: Send,
 {
-    let protocol = Protocol::of(request.headers());
     let failed = |Panicked| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed));
     match catch(read(&guard, protocol, request)).await {
         Ok(Ok(Read::Keyed(subject, body))) => {
