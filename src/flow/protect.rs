@@ -7,6 +7,7 @@ use tower_service::Service;
 use super::{
     Guard,
     detached::detached,
+    handler::Handler,
     report::Report,
     retry::{Retries, answer},
     run::Run,
@@ -76,8 +77,9 @@ where
         Start::Tell(told) => return report.answered(Ok(guard.tell(protocol, told))),
     };
     let (run, request) = Run::new(guard, claimed, subject, body);
+    let handler = Handler::new(ready, request);
     // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
-    let answer = answer(run, ready, request, retries, report);
+    let answer = answer(run, handler, retries, report);
     let answer = detached(guard, Box::pin(answer)).await;
     answer.unwrap_or_else(|| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed)))
 }

@@ -1,4 +1,4 @@
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use http_body::Body;
@@ -7,6 +7,7 @@ use tower_service::Service;
 
 use super::{
     Guard,
+    handler::Handler,
     report::Report,
     run::Run,
     subject::Subject,
@@ -62,8 +63,7 @@ impl<E> Conflict<E> {
 /// The answer of a run, or of the last one, if its transaction loses against another one and may be repeated.
 pub(super) async fn answer<S, B, R>(
     run: Run,
-    ready: S,
-    request: Request<RequestBody<B>>,
+    handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
     retries: Option<Box<Retries<S>>>,
     mut report: Report,
 ) -> Answer<R, S::Error>
@@ -71,7 +71,7 @@ where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
     R: Body,
 {
-    let first = run.answer(ready, request, &mut report).await;
+    let first = run.answer(handler, &mut report).await;
     let answer = match (first, retries) {
         (Ok(answer), _) => answer,
         (Err(conflict), None) => conflict.answer(),
@@ -137,7 +137,7 @@ impl<S> Retries<S> {
             };
             let (run, request) = Run::new(&guard, claimed, subject, None);
             drop(conflict);
-            match run.answer(ready, request, report).await {
+            match run.answer(Handler::new(ready, request), report).await {
                 Ok(answer) => return answer,
                 Err(again) => conflict = again,
             }

@@ -1,4 +1,8 @@
-use std::{mem, pin::pin, sync::Arc};
+use std::{
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+};
 
 use http::{Request, Response};
 use http_body::Body;
@@ -7,6 +11,7 @@ use tower_service::Service;
 
 use super::{
     Guard, background,
+    handler::Handler,
     limit::limited,
     notes::Notes,
     renewal::Renewal,
@@ -117,8 +122,7 @@ impl Run {
     /// Runs the handler once, settles the claim and only then answers.
     pub(super) async fn answer<S, B, R>(
         mut self,
-        ready: S,
-        request: Request<RequestBody<B>>,
+        handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
         report: &mut Report,
     ) -> Result<Answer<R, S::Error>, Conflict<S::Error>>
     where
@@ -135,7 +139,7 @@ impl Run {
             settlement,
             mut reply,
             end,
-        } = self.run(ready, request).await;
+        } = self.run(handler).await;
         self.context.notes().close();
         report.ran(started);
         drop(self.renewal.take());
@@ -182,17 +186,16 @@ impl Run {
 
     async fn run<S, B, R>(
         &self,
-        mut ready: S,
-        request: Request<RequestBody<B>>,
+        mut handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
     ) -> Ended<R, S::Error>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
         R: Body,
     {
-        let settings = &self.guard.settings;
-        // The call itself may panic too, hence the block around it.
-        let handler = pin!(catch(async move { ready.call(request).await }));
-        match limited(settings.run_limit, handler).await {
+        let limit = self.guard.settings.run_limit;
+        let answer = limited(limit, pin!(catch(handler.as_mut()))).await;
+        drop(handler);
+        match answer {
             Ok(Ok(Ok(response))) => self.judge(response).await,
             Ok(Ok(Err(error))) => Ended {
                 settlement: Settlement::Abandon,
