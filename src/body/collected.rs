@@ -15,7 +15,9 @@ impl Collected {
         if !self.data.is_empty() {
             return Some(Frame::data(std::mem::take(&mut self.data)));
         }
-        self.trailers.take().map(|trailers| Frame::trailers(*trailers))
+        self.trailers
+            .take()
+            .map(|trailers| Frame::trailers(*trailers))
     }
 
     pub(super) fn is_end_stream(&self) -> bool {

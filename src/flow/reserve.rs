@@ -56,17 +56,27 @@ pub(super) struct Claimed {
 /// Reserves the key. A fingerprint of another form is no difference yet: the request's own is computed in that form first.
 pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Turn {
     let asked = Instant::now();
-    let mut answer = ask(guard, subject, subject.fingerprint, report).await;
-    if let Ok(Reservation::Mismatch(stored)) = &answer
-        && stored.tag() != subject.fingerprint.tag()
-    {
-        let same = in_form_of(guard, subject, stored);
-        match same {
-            Some(same) if same == *stored => answer = ask(guard, subject, same, report).await,
-            Some(_) => return Turn::refuse(RejectionKind::KeyReused),
-            None => return Turn::refuse(RejectionKind::StoreUnavailable),
+    let stored = match ask(guard, subject, subject.fingerprint, report).await {
+        Ok(Reservation::Mismatch(stored)) if stored.tag() != subject.fingerprint.tag() => stored,
+        answer => return turn(guard, subject, asked, answer),
+    };
+    match in_form_of(guard, subject, &stored) {
+        Some(same) if same == stored => {
+            // Boxed, as few requests ask twice.
+            let answer = Box::pin(ask(guard, subject, same, report)).await;
+            turn(guard, subject, asked, answer)
         }
+        Some(_) => Turn::refuse(RejectionKind::KeyReused),
+        None => Turn::refuse(RejectionKind::StoreUnavailable),
     }
+}
+
+fn turn(
+    guard: &Arc<Guard>,
+    subject: &Subject,
+    asked: Instant,
+    answer: Result<Reservation, StoreError>,
+) -> Turn {
     match answer {
         // What the store can't be told of would grow without end. Only a layer that runs unprotected comes here with that.
         Ok(Reservation::Acquired(claim)) if guard.shared.settlements.are_full(&guard.settings) => {

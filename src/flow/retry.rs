@@ -61,23 +61,29 @@ impl<E> Conflict<E> {
 }
 
 /// The answer of a run, or of the last one, if its transaction loses against another one and may be repeated.
-pub(super) async fn answer<S, B, R>(
-    run: Run,
+///
+/// Boxed, because it is by far the largest part of what answers a request, and moved about if it isn't. A block in an ordinary fn, because an
+/// async fn holds twice what it borrows of its arguments.
+pub(super) fn answer<S, B, R>(
+    mut run: Run,
     handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
     retries: Option<Box<Retries<S>>>,
     mut report: Report,
-) -> Answer<R, S::Error>
+) -> Pin<Box<impl Future<Output = Answer<R, S::Error>>>>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
     R: Body,
 {
-    let first = run.answer(handler, &mut report).await;
-    let answer = match (first, retries) {
-        (Ok(answer), _) => answer,
-        (Err(conflict), None) => conflict.answer(),
-        (Err(conflict), Some(retries)) => Box::pin(retries.answer(conflict, &mut report)).await,
-    };
-    report.answered(answer)
+    Box::pin(async move {
+        let first = run.answer(handler, &mut report).await;
+        drop(run);
+        let answer = match (first, retries) {
+            (Ok(answer), _) => answer,
+            (Err(conflict), None) => conflict.answer(),
+            (Err(conflict), Some(retries)) => Box::pin(retries.answer(conflict, &mut report)).await,
+        };
+        report.answered(answer)
+    })
 }
 
 /// What it takes to run a handler again.
@@ -135,7 +141,7 @@ impl<S> Retries<S> {
                 Start::Run(ready, claimed) => (ready, claimed),
                 Start::Tell(told) => return Ok(guard.tell(protocol, told)),
             };
-            let (run, request) = Run::new(&guard, claimed, subject, None);
+            let (mut run, request) = Run::new(&guard, claimed, subject, None);
             drop(conflict);
             match run.answer(Handler::new(ready, request), report).await {
                 Ok(answer) => return answer,

@@ -116,12 +116,12 @@ impl Run {
             _counted: guard.settings.drain.token(),
             _gauged: Gauged::one(metric::IN_FLIGHT_RUNS),
         };
-        (run, Request::from_parts(parts, body))
+        (run, Request::from_parts(*parts, body))
     }
 
     /// Runs the handler once, settles the claim and only then answers.
     pub(super) async fn answer<S, B, R>(
-        mut self,
+        &mut self,
         handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
         report: &mut Report,
     ) -> Result<Answer<R, S::Error>, Conflict<S::Error>>
@@ -193,18 +193,20 @@ impl Run {
         R: Body,
     {
         let limit = self.guard.settings.run_limit;
-        let answer = limited(limit, pin!(catch(handler.as_mut()))).await;
+        let response = match limited(limit, pin!(catch(handler.as_mut()))).await {
+            Ok(Ok(Ok(response))) => response,
+            Ok(Ok(Err(error))) => {
+                return Ended {
+                    settlement: Settlement::Abandon,
+                    reply: Err(error),
+                    end: HandlerEnd::Answered,
+                };
+            }
+            Ok(Err(Panicked)) => return self.failed(RejectionKind::HandlerFailed),
+            Err(_elapsed) => return self.failed(RejectionKind::RunLimit),
+        };
         drop(handler);
-        match answer {
-            Ok(Ok(Ok(response))) => self.judge(response).await,
-            Ok(Ok(Err(error))) => Ended {
-                settlement: Settlement::Abandon,
-                reply: Err(error),
-                end: HandlerEnd::Answered,
-            },
-            Ok(Err(Panicked)) => self.failed(RejectionKind::HandlerFailed),
-            Err(_elapsed) => self.failed(RejectionKind::RunLimit),
-        }
+        self.judge(response).await
     }
 
     /// The handler was dropped before it answered.

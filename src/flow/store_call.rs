@@ -149,7 +149,10 @@ where
         {
             let (guard, elapsed) = (Arc::clone(self.guard), self.elapsed);
             let late = move |guard: &_, answer: Result<_, Panicked>| {
-                late(guard, answer.unwrap_or_else(|Panicked| Err(panicked(elapsed))));
+                late(
+                    guard,
+                    answer.unwrap_or_else(|Panicked| Err(panicked(elapsed))),
+                );
             };
             let Some(limit) = self.limit else {
                 let counted = LateCall::new(&guard.shared);
