@@ -122,6 +122,10 @@ impl Guard {
         custom.unwrap_or_else(|| rejection.to_response())
     }
 
+    pub(super) fn tells_expiry(&self) -> bool {
+        self.settings.expiry_header.is_some()
+    }
+
     /// Tells how long the key is kept yet, if the layer was told to.
     pub(super) fn tell_expiry<R>(&self, response: &mut Response<R>, expires_in: Duration) {
         if let Some(name) = &self.settings.expiry_header {

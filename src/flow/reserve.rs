@@ -121,7 +121,6 @@ async fn ask(
     let terms = Terms::new(subject.nonce, settings.lease, settings.retention)
         .with_takeover(settings.takeover)
         .with_run_limit(settings.run_limit + settings.collect_limit + guard.call_limit);
-    let unheard = Claim::new(key, fingerprint, subject.nonce, 1, 0);
     // A claim that comes late has work to do, too.
     let counted = guard.settings.drain.token();
     let since = report.now();
@@ -140,6 +139,7 @@ async fn ask(
                 .as_ref()
                 .is_err_and(|error| may_have_claimed(&asking, error))
             {
+                let unheard = Claim::new(key, fingerprint, terms.nonce(), 1, 0);
                 background::give_back(&asking, unheard);
             }
             answer

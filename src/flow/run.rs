@@ -148,7 +148,8 @@ impl Run {
         }
         self.stage = Stage::Settling(settlement.clone());
         report.comes_to(settlement.outcome());
-        let (asked, told) = (report.now(), Instant::now());
+        let asked = report.now();
+        let told = self.guard.tells_expiry().then(Instant::now);
         let settled = self.settle(settlement).await;
         report.waited_for_store(asked);
         self.stage = Stage::Settled;
@@ -171,7 +172,9 @@ impl Run {
                     && let Ok(response) = &mut reply
                 {
                     response.extensions_mut().insert(outcome);
-                    if matches!(outcome, Outcome::Saved | Outcome::NotKept) {
+                    if let Some(told) = told
+                        && matches!(outcome, Outcome::Saved | Outcome::NotKept)
+                    {
                         // The retention counts from some moment since then.
                         let left = self.guard.settings.retention.saturating_sub(told.elapsed());
                         self.guard.tell_expiry(response, left);
