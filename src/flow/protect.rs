@@ -81,7 +81,7 @@ where
             Start::Run(ready, claimed) => (ready, claimed),
             Start::Tell(told) => return report.answered(Ok(guard.tell(protocol, told))),
         };
-        let (run, request) = Run::new(guard, claimed, subject, body);
+        let (run, request) = Run::new(guard, claimed, *subject, body);
         let handler = Handler::new(ready, request);
         let answer = detached(guard, answer(run, handler, retries, report)).await;
         answer.unwrap_or_else(|| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed)))

@@ -128,7 +128,7 @@ impl<S> Retries<S> {
         for retry in 1..=guard.settings.transaction_retries {
             event::run_again(&subject.record_key, retry);
             sleep(pause_before(retry)).await;
-            let mut subject = Box::new(subject.clone());
+            let mut subject = subject.clone();
             subject.nonce = Nonce::random();
             // Readied before the key is reserved, as for every run.
             let mut service = unready.clone();

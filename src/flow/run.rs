@@ -78,7 +78,7 @@ impl Run {
     pub(super) fn new<B>(
         guard: &Arc<Guard>,
         claimed: Claimed,
-        subject: Box<Subject>,
+        subject: Subject,
         body: Option<B>,
     ) -> (Self, Request<RequestBody<B>>) {
         let Claimed {
@@ -93,7 +93,7 @@ impl Run {
             mut parts,
             collected,
             ..
-        } = *subject;
+        } = subject;
         let claim = Arc::new(claim);
         let notes = Notes::of_run(guard, &claim, protected);
         let context = IdempotencyContext::of_run(key, scope, &claim, protected, notes);
