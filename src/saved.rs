@@ -25,7 +25,7 @@ impl Kept {
     pub(crate) fn collected(&self) -> Collected {
         Collected {
             data: self.body.clone(),
-            trailers: self.trailers.clone(),
+            trailers: self.trailers.clone().map(Box::new),
         }
     }
 }

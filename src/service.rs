@@ -69,13 +69,13 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if !self.guard.engages(&request) {
+        let Some(protocol) = self.guard.engages(&request) else {
             return ResponseFuture::passed(self.inner.call(request.map(RequestBody::streamed)));
-        }
+        };
         // The clone may not be ready: it stays here, and the one that was polled ready is called.
         let unready = self.inner.clone();
         let ready = mem::replace(&mut self.inner, unready);
-        ResponseFuture::guarded(protect(Arc::clone(&self.guard), ready, request))
+        ResponseFuture::guarded(protect(Arc::clone(&self.guard), protocol, ready, request))
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Collector<P> {
     data: Data,
     /// The frame that went over the limit; not joined to the data, it may be large.
     overflow: Option<Bytes>,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 /// Why a body was not collected to its end.
@@ -67,7 +67,7 @@ where
                 Err(other) => {
                     // Nothing comes after trailers, and whoever sends them on doesn't look for it either.
                     if let Ok(trailers) = other.into_trailers() {
-                        self.trailers = Some(trailers);
+                        self.trailers = Some(Box::new(trailers));
                         return Ok(());
                     }
                 }

@@ -6,7 +6,8 @@ use http_body::{Frame, SizeHint};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) data: Bytes,
-    pub(crate) trailers: Option<HeaderMap>,
+    /// Boxed, as few bodies have them, and all are moved about with room for them.
+    pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
 impl Collected {
@@ -14,7 +15,9 @@ impl Collected {
         if !self.data.is_empty() {
             return Some(Frame::data(std::mem::take(&mut self.data)));
         }
-        self.trailers.take().map(Frame::trailers)
+        self.trailers
+            .take()
+            .map(|trailers| Frame::trailers(*trailers))
     }
 
     pub(super) fn is_end_stream(&self) -> bool {

@@ -118,7 +118,7 @@ where
             protocol,
             &head,
             Some(data),
-            trailers.as_ref(),
+            trailers.as_deref(),
             &settings.replay_marker,
         ),
         head,

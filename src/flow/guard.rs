@@ -57,25 +57,29 @@ impl Guard {
         }
     }
 
-    /// Whether the layer has anything to do with the request. Cheap, because it is asked of every request.
-    pub(crate) fn engages<B>(&self, request: &Request<B>) -> bool {
+    /// What the request speaks, if the layer has anything to do with it. Cheap, because it is asked of every request.
+    pub(crate) fn engages<B>(&self, request: &Request<B>) -> Option<Protocol> {
         let settings = &self.settings;
         if !settings.methods.contains(request.method()) {
-            return false;
+            return None;
         }
         if let Source::Header(name) = &settings.key.0
             && !settings.key_required
             && !request.headers().contains_key(name)
         {
-            return false;
+            return None;
         }
-        request.extensions().get::<IdempotencyContext>().is_none()
-            && match Protocol::of(request.headers()) {
-                Protocol::Http => true,
-                // Whether the path is a unary call's is asked later, where a panic of the closure is caught.
-                Protocol::Grpc => settings.grpc_unary.is_some(),
-                Protocol::GrpcLike => false,
-            }
+        if request.extensions().get::<IdempotencyContext>().is_some() {
+            return None;
+        }
+        let protocol = Protocol::of(request.headers());
+        let engages = match protocol {
+            Protocol::Http => true,
+            // Whether the path is a unary call's is asked later, where a panic of the closure is caught.
+            Protocol::Grpc => settings.grpc_unary.is_some(),
+            Protocol::GrpcLike => false,
+        };
+        engages.then_some(protocol)
     }
 
     /// The answer to a request without a run of the handler.
@@ -116,6 +120,10 @@ impl Guard {
             catch_unwind(AssertUnwindSafe(|| response(rejection))).ok()
         });
         custom.unwrap_or_else(|| rejection.to_response())
+    }
+
+    pub(super) fn tells_expiry(&self) -> bool {
+        self.settings.expiry_header.is_some()
     }
 
     /// Tells how long the key is kept yet, if the layer was told to.

@@ -33,49 +33,57 @@ struct BodyFailed;
 
 impl Run {
     /// Decides how to settle by the response: by its head, or for a gRPC call, whose status may be in the trailers, by all of it.
-    pub(super) async fn judge<R: Body, E>(&self, response: Response<R>) -> Ended<R, E> {
+    pub(super) fn judge<R: Body, E>(
+        &self,
+        response: Response<R>,
+    ) -> impl Future<Output = Ended<R, E>> {
+        // Out here, because an async fn would have room for the response as well as for its parts.
         let (mut head, body) = response.into_parts();
-        self.clear(&mut head);
-        let mut content = Content::Streamed(body);
-        if self.protocol == Protocol::Grpc {
-            content = match self.collect(&head, content).await {
-                Ok(content) => content,
-                Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
-            };
-            self.read_status(&mut head, &mut content);
-        }
-        let told = head.extensions.get::<Verdict>().copied();
-        let verdict = catch(async { self.guard.settings.policy.verdict(&head) }).await;
-        let Ok(verdict) = verdict else {
-            return self.failed(RejectionKind::HandlerFailed);
-        };
-        if verdict == Verdict::Save {
-            content = match self.collect(&head, content).await {
-                Ok(content) => content,
-                Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
-            };
-        }
-        let has_steps = self.context.notes().close();
-        let settlement = match verdict {
-            Verdict::Save => self.saved(&head, &content),
-            Verdict::Tombstone => self.not_kept("policy"),
-            // A refusal, or a transaction that lost, says nothing of a step that is done. Only the handler can, and by a word of its own.
-            Verdict::Discard | Verdict::Conflict if told != Some(Verdict::Discard) && has_steps => {
-                Settlement::Abandon
+        async move {
+            self.clear(&mut head);
+            let mut content = Content::Streamed(body);
+            if self.protocol == Protocol::Grpc {
+                content = match self.collect(&head, content).await {
+                    Ok(content) => content,
+                    Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
+                };
+                self.read_status(&mut head, &mut content);
             }
-            Verdict::Discard | Verdict::Conflict => Settlement::Release,
-            Verdict::Unknown => Settlement::Abandon,
-        };
-        let end = if verdict == Verdict::Conflict {
-            HandlerEnd::Conflicted
-        } else {
-            HandlerEnd::Answered
-        };
-        let body = content.into_body();
-        Ended {
-            settlement,
-            reply: Ok(Response::from_parts(head, body)),
-            end,
+            let told = head.extensions.get::<Verdict>().copied();
+            let verdict = catch(async { self.guard.settings.policy.verdict(&head) }).await;
+            let Ok(verdict) = verdict else {
+                return self.failed(RejectionKind::HandlerFailed);
+            };
+            if verdict == Verdict::Save {
+                content = match self.collect(&head, content).await {
+                    Ok(content) => content,
+                    Err(BodyFailed) => return self.failed(RejectionKind::HandlerFailed),
+                };
+            }
+            let has_steps = self.context.notes().close();
+            let settlement = match verdict {
+                Verdict::Save => self.saved(&head, &content),
+                Verdict::Tombstone => self.not_kept("policy"),
+                // A refusal, or a transaction that lost, says nothing of a step that is done. Only the handler can, and by a word of its own.
+                Verdict::Discard | Verdict::Conflict
+                    if told != Some(Verdict::Discard) && has_steps =>
+                {
+                    Settlement::Abandon
+                }
+                Verdict::Discard | Verdict::Conflict => Settlement::Release,
+                Verdict::Unknown => Settlement::Abandon,
+            };
+            let end = if verdict == Verdict::Conflict {
+                HandlerEnd::Conflicted
+            } else {
+                HandlerEnd::Answered
+            };
+            let body = content.into_body();
+            Ended {
+                settlement,
+                reply: Ok(Response::from_parts(head, body)),
+                end,
+            }
         }
     }
 
@@ -99,7 +107,7 @@ impl Run {
                     trailers.remove(CODE);
                     trailers.remove(&self.guard.settings.replay_marker);
                 }
-                Some(GrpcStatus::of(head, trailers.as_ref()))
+                Some(GrpcStatus::of(head, trailers.as_deref()))
             }
             Content::Stopped(..) | Content::Streamed(_) => GrpcStatus::of_head(head),
         };
@@ -138,7 +146,7 @@ impl Run {
         match content {
             Content::Whole(Collected { data, trailers }) => {
                 let headers = self.guard.settings.headers.select(&head.headers);
-                let (data, trailers) = (data.clone(), trailers.clone());
+                let (data, trailers) = (data.clone(), trailers.as_deref().cloned());
                 Settlement::Complete(SavedResponse::new(head.status, headers, data, trailers))
             }
             Content::Stopped(reason, _) => self.not_kept(reason),

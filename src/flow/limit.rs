@@ -7,8 +7,8 @@ pub(super) async fn limited<F: Future>(
     limit: Duration,
     mut future: Pin<&mut F>,
 ) -> Result<F::Output, Elapsed> {
-    match poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
-        Poll::Ready(output) => Ok(output),
-        Poll::Pending => timeout(limit, future).await,
+    if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+        return Ok(output);
     }
+    timeout(limit, future).await
 }

@@ -3,6 +3,7 @@
 mod background;
 mod detached;
 mod guard;
+mod handler;
 mod judge;
 mod limit;
 mod notes;

@@ -7,8 +7,9 @@ use tower_service::Service;
 use super::{
     Guard,
     detached::detached,
+    handler::Handler,
     report::Report,
-    retry::{Retries, answer},
+    retry::{Answer, Retries, answer},
     run::Run,
     subject::{Read, Subject, read},
     unwind::{Panicked, catch},
@@ -17,11 +18,12 @@ use super::{
 use crate::{RejectionKind, RequestBody, ResponseBody, grpc::Protocol};
 
 /// Answers a request that engages. Whatever panics on the way is a 500; a claim that it held is settled by [`Run`].
-pub(crate) async fn protect<S, B, R>(
+pub(crate) fn protect<S, B, R>(
     guard: Arc<Guard>,
+    protocol: Protocol,
     mut ready: S,
     request: Request<B>,
-) -> Result<Response<ResponseBody<R>>, S::Error>
+) -> impl Future<Output = Answer<R, S::Error>> + Send
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -31,34 +33,35 @@ where
     R: Body + Send + 'static,
     R::Data: Send,
 {
-    let protocol = Protocol::of(request.headers());
-    let failed = |Panicked| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed));
-    match catch(read(&guard, protocol, request)).await {
-        Ok(Ok(Read::Keyed(subject, body))) => {
-            let report = Report::new(&guard, Some(subject.record_key));
-            let span = report.span();
-            let answer = catch(keyed(&guard, ready, subject, body, report));
-            span.around(answer).await.unwrap_or_else(failed)
+    let (parts, body) = request.into_parts();
+    // Boxed, or each stage on the way to the handler would have a place for it.
+    let parts = Box::new(parts);
+    async move {
+        let failed = |Panicked| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed));
+        match catch(read(&guard, protocol, parts, body)).await {
+            Ok(Ok(Read::Keyed(subject, body))) => {
+                let answer = catch(keyed(&guard, ready, subject, body)).await;
+                answer.unwrap_or_else(failed)
+            }
+            // As without the layer, panics included.
+            Ok(Ok(Read::Unkeyed(request))) => {
+                Ok(ready.call(*request).await?.map(ResponseBody::streamed))
+            }
+            Ok(Err(rejection)) => {
+                Report::new(&guard, None).answered(Ok(guard.refuse(protocol, rejection)))
+            }
+            Err(panicked) => Report::new(&guard, None).answered(failed(panicked)),
         }
-        // As without the layer, panics included.
-        Ok(Ok(Read::Unkeyed(request))) => {
-            Ok(ready.call(*request).await?.map(ResponseBody::streamed))
-        }
-        Ok(Err(rejection)) => {
-            Report::new(&guard, None).answered(Ok(guard.refuse(protocol, rejection)))
-        }
-        Err(panicked) => Report::new(&guard, None).answered(failed(panicked)),
     }
 }
 
 /// Reserves the key, then runs the handler or answers without it.
-async fn keyed<S, B, R>(
+fn keyed<S, B, R>(
     guard: &Arc<Guard>,
     ready: S,
     subject: Box<Subject>,
     body: Option<B>,
-    mut report: Report,
-) -> Result<Response<ResponseBody<R>>, S::Error>
+) -> impl Future<Output = Answer<R, S::Error>> + Send
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -68,16 +71,19 @@ where
     R: Body + Send + 'static,
     R::Data: Send,
 {
-    let protocol = subject.protocol;
-    // Cloned while there is no claim yet that a clone's panic could leave behind.
-    let retries = Retries::of(guard, &subject, &ready);
-    let (ready, claimed) = match claim(guard, &subject, ready, &mut report).await? {
-        Start::Run(ready, claimed) => (ready, claimed),
-        Start::Tell(told) => return report.answered(Ok(guard.tell(protocol, told))),
-    };
-    let (run, request) = Run::new(guard, claimed, subject, body);
-    // Boxed, because it is by far the largest part of this future, and moved about if it isn't.
-    let answer = answer(run, ready, request, retries, report);
-    let answer = detached(guard, Box::pin(answer)).await;
-    answer.unwrap_or_else(|| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed)))
+    let mut report = Report::new(guard, Some(subject.record_key));
+    let span = report.span();
+    span.around(async move {
+        let protocol = subject.protocol;
+        // Cloned while there is no claim yet that a clone's panic could leave behind.
+        let retries = Retries::of(guard, &subject, &ready);
+        let (ready, claimed) = match claim(guard, &subject, ready, &mut report).await? {
+            Start::Run(ready, claimed) => (ready, claimed),
+            Start::Tell(told) => return report.answered(Ok(guard.tell(protocol, told))),
+        };
+        let (run, request) = Run::new(guard, claimed, *subject, body);
+        let handler = Handler::new(ready, request);
+        let answer = detached(guard, answer(run, handler, retries, report)).await;
+        answer.unwrap_or_else(|| Ok(guard.refuse(protocol, RejectionKind::HandlerFailed)))
+    })
 }

@@ -89,16 +89,16 @@ pub(super) async fn keep_renewed(
             drop(counted);
             answer
         };
-        match within(
+        let renewal = within(
             guard,
             "renew",
             guard.call_limit,
             StoreErrorKind::Unavailable,
             renewal,
             ignore,
-        )
-        .await
-        {
+        );
+        // Boxed, as most runs end before it.
+        match Box::pin(renewal).await {
             Ok(()) => {}
             Err(error) if error.kind() == StoreErrorKind::LostClaim => {
                 event::claim_lost(claim.key());

@@ -56,17 +56,27 @@ pub(super) struct Claimed {
 /// Reserves the key. A fingerprint of another form is no difference yet: the request's own is computed in that form first.
 pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Turn {
     let asked = Instant::now();
-    let mut answer = ask(guard, subject, subject.fingerprint, report).await;
-    if let Ok(Reservation::Mismatch(stored)) = &answer
-        && stored.tag() != subject.fingerprint.tag()
-    {
-        let same = in_form_of(guard, subject, stored);
-        match same {
-            Some(same) if same == *stored => answer = ask(guard, subject, same, report).await,
-            Some(_) => return Turn::refuse(RejectionKind::KeyReused),
-            None => return Turn::refuse(RejectionKind::StoreUnavailable),
+    let stored = match ask(guard, subject, subject.fingerprint, report).await {
+        Ok(Reservation::Mismatch(stored)) if stored.tag() != subject.fingerprint.tag() => stored,
+        answer => return turn(guard, subject, asked, answer),
+    };
+    match in_form_of(guard, subject, &stored) {
+        Some(same) if same == stored => {
+            // Boxed, as few requests ask twice.
+            let answer = Box::pin(ask(guard, subject, same, report)).await;
+            turn(guard, subject, asked, answer)
         }
+        Some(_) => Turn::refuse(RejectionKind::KeyReused),
+        None => Turn::refuse(RejectionKind::StoreUnavailable),
     }
+}
+
+fn turn(
+    guard: &Arc<Guard>,
+    subject: &Subject,
+    asked: Instant,
+    answer: Result<Reservation, StoreError>,
+) -> Turn {
     match answer {
         // What the store can't be told of would grow without end. A layer that runs unprotected lets all requests in, and others may have
         // waited since they were.
@@ -112,7 +122,6 @@ async fn ask(
     let terms = Terms::new(subject.nonce, settings.lease, settings.retention)
         .with_takeover(settings.takeover)
         .with_run_limit(settings.run_limit + settings.collect_limit + guard.call_limit);
-    let unheard = Claim::new(key, fingerprint, subject.nonce, 1, 0);
     // A claim that comes late has work to do, too.
     let counted = guard.settings.drain.token();
     let since = report.now();
@@ -131,6 +140,7 @@ async fn ask(
                 .as_ref()
                 .is_err_and(|error| may_have_claimed(&asking, error))
             {
+                let unheard = Claim::new(key, fingerprint, terms.nonce(), 1, 0);
                 background::give_back(&asking, unheard);
             }
             answer

@@ -1,4 +1,4 @@
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use http_body::Body;
@@ -7,6 +7,7 @@ use tower_service::Service;
 
 use super::{
     Guard,
+    handler::Handler,
     report::Report,
     run::Run,
     subject::Subject,
@@ -60,24 +61,29 @@ impl<E> Conflict<E> {
 }
 
 /// The answer of a run, or of the last one, if its transaction loses against another one and may be repeated.
-pub(super) async fn answer<S, B, R>(
-    run: Run,
-    ready: S,
-    request: Request<RequestBody<B>>,
+///
+/// Boxed, because it is by far the largest part of what answers a request, and moved about if it isn't. A block in an ordinary fn, because an
+/// async fn holds twice what it borrows of its arguments.
+pub(super) fn answer<S, B, R>(
+    mut run: Run,
+    handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
     retries: Option<Box<Retries<S>>>,
     mut report: Report,
-) -> Answer<R, S::Error>
+) -> Pin<Box<impl Future<Output = Answer<R, S::Error>>>>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone,
     R: Body,
 {
-    let first = run.answer(ready, request, &mut report).await;
-    let answer = match (first, retries) {
-        (Ok(answer), _) => answer,
-        (Err(conflict), None) => conflict.answer(),
-        (Err(conflict), Some(retries)) => Box::pin(retries.answer(conflict, &mut report)).await,
-    };
-    report.answered(answer)
+    Box::pin(async move {
+        let first = run.answer(handler, &mut report).await;
+        drop(run);
+        let answer = match (first, retries) {
+            (Ok(answer), _) => answer,
+            (Err(conflict), None) => conflict.answer(),
+            (Err(conflict), Some(retries)) => Box::pin(retries.answer(conflict, &mut report)).await,
+        };
+        report.answered(answer)
+    })
 }
 
 /// What it takes to run a handler again.
@@ -122,7 +128,7 @@ impl<S> Retries<S> {
         for retry in 1..=guard.settings.transaction_retries {
             event::run_again(&subject.record_key, retry);
             sleep(pause_before(retry)).await;
-            let mut subject = Box::new(subject.clone());
+            let mut subject = subject.clone();
             subject.nonce = Nonce::random();
             // Readied before the key is reserved, as for every run.
             let mut service = unready.clone();
@@ -135,9 +141,9 @@ impl<S> Retries<S> {
                 Start::Run(ready, claimed) => (ready, claimed),
                 Start::Tell(told) => return Ok(guard.tell(protocol, told)),
             };
-            let (run, request) = Run::new(&guard, claimed, subject, None);
+            let (mut run, request) = Run::new(&guard, claimed, subject, None);
             drop(conflict);
-            match run.answer(ready, request, report).await {
+            match run.answer(Handler::new(ready, request), report).await {
                 Ok(answer) => return answer,
                 Err(again) => conflict = again,
             }

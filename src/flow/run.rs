@@ -1,4 +1,8 @@
-use std::{mem, pin::pin, sync::Arc};
+use std::{
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+};
 
 use http::{Request, Response};
 use http_body::Body;
@@ -7,6 +11,7 @@ use tower_service::Service;
 
 use super::{
     Guard, background,
+    handler::Handler,
     limit::limited,
     notes::Notes,
     renewal::Renewal,
@@ -73,7 +78,7 @@ impl Run {
     pub(super) fn new<B>(
         guard: &Arc<Guard>,
         claimed: Claimed,
-        subject: Box<Subject>,
+        subject: Subject,
         body: Option<B>,
     ) -> (Self, Request<RequestBody<B>>) {
         let Claimed {
@@ -88,7 +93,7 @@ impl Run {
             mut parts,
             collected,
             ..
-        } = *subject;
+        } = subject;
         let claim = Arc::new(claim);
         let notes = Notes::of_run(guard, &claim, protected);
         let context = IdempotencyContext::of_run(key, scope, &claim, protected, notes);
@@ -114,14 +119,13 @@ impl Run {
             _counted: guard.settings.drain.token(),
             _gauged: Gauged::one(metric::IN_FLIGHT_RUNS),
         };
-        (run, Request::from_parts(parts, body))
+        (run, Request::from_parts(*parts, body))
     }
 
     /// Runs the handler once, settles the claim and only then answers.
     pub(super) async fn answer<S, B, R>(
-        mut self,
-        ready: S,
-        request: Request<RequestBody<B>>,
+        &mut self,
+        handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
         report: &mut Report,
     ) -> Result<Answer<R, S::Error>, Conflict<S::Error>>
     where
@@ -138,7 +142,7 @@ impl Run {
             settlement,
             mut reply,
             end,
-        } = self.run(ready, request).await;
+        } = self.run(handler).await;
         self.context.notes().close();
         report.ran(started);
         drop(self.renewal.take());
@@ -147,7 +151,8 @@ impl Run {
         }
         self.stage = Stage::Settling(settlement.clone());
         report.comes_to(settlement.outcome());
-        let (asked, told) = (report.now(), Instant::now());
+        let asked = report.now();
+        let told = self.guard.tells_expiry().then(Instant::now);
         let settled = self.settle(settlement).await;
         report.waited_for_store(asked);
         self.stage = Stage::Settled;
@@ -170,7 +175,9 @@ impl Run {
                     && let Ok(response) = &mut reply
                 {
                     response.extensions_mut().insert(outcome);
-                    if matches!(outcome, Outcome::Saved | Outcome::NotKept) {
+                    if let Some(told) = told
+                        && matches!(outcome, Outcome::Saved | Outcome::NotKept)
+                    {
                         // The retention counts from some moment since then.
                         let left = self.guard.settings.retention.saturating_sub(told.elapsed());
                         self.guard.tell_expiry(response, left);
@@ -185,26 +192,27 @@ impl Run {
 
     async fn run<S, B, R>(
         &self,
-        mut ready: S,
-        request: Request<RequestBody<B>>,
+        mut handler: Pin<Box<Handler<S, Request<RequestBody<B>>>>>,
     ) -> Ended<R, S::Error>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
         R: Body,
     {
-        let settings = &self.guard.settings;
-        // The call itself may panic too, hence the block around it.
-        let handler = pin!(catch(async move { ready.call(request).await }));
-        match limited(settings.run_limit, handler).await {
-            Ok(Ok(Ok(response))) => self.judge(response).await,
-            Ok(Ok(Err(error))) => Ended {
-                settlement: Settlement::Abandon,
-                reply: Err(error),
-                end: HandlerEnd::Answered,
-            },
-            Ok(Err(Panicked)) => self.failed(RejectionKind::HandlerFailed),
-            Err(_elapsed) => self.failed(RejectionKind::RunLimit),
-        }
+        let limit = self.guard.settings.run_limit;
+        let response = match limited(limit, pin!(catch(handler.as_mut()))).await {
+            Ok(Ok(Ok(response))) => response,
+            Ok(Ok(Err(error))) => {
+                return Ended {
+                    settlement: Settlement::Abandon,
+                    reply: Err(error),
+                    end: HandlerEnd::Answered,
+                };
+            }
+            Ok(Err(Panicked)) => return self.failed(RejectionKind::HandlerFailed),
+            Err(_elapsed) => return self.failed(RejectionKind::RunLimit),
+        };
+        drop(handler);
+        self.judge(response).await
     }
 
     /// The handler was dropped before it answered.

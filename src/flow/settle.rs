@@ -77,7 +77,8 @@ impl Run {
                 self.settle_later(settlement);
                 Settled::AsMeant(if completes { Outcome::Owed } else { meant })
             }
-            StoreKind::Transaction => self.resolve(settlement, error).await,
+            // Boxed, as few settlements fail.
+            StoreKind::Transaction => Box::pin(self.resolve(settlement, error)).await,
         }
     }
 

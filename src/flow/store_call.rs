@@ -13,7 +13,7 @@ use tokio::{runtime::Handle, time::timeout};
 use super::{
     Guard, Shared,
     limit::limited,
-    unwind::{Panicked, catch},
+    unwind::{Catch, Panicked, catch},
 };
 use crate::{
     RecordKey, StoreError, StoreErrorKind,
@@ -28,32 +28,33 @@ use crate::{
 /// The limit ends the wait, and so does a caller that goes away, but never the call: a `BEGIN` or `COMMIT` that is dropped
 /// half-way leaves a pooled connection inside a transaction, or commits unseen. The call then goes on by itself,
 /// and what it finds is given to `late`. `name` is for the metrics. A call that panics has failed, and is no reason to give up a run.
-pub(super) async fn within<T: Send + 'static>(
+pub(super) fn within<T: Send + 'static>(
     guard: &Arc<Guard>,
     name: &'static str,
     limit: Duration,
     elapsed: StoreErrorKind,
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     late: impl FnOnce(&Arc<Guard>, Result<T, StoreError>) + Send + Unpin + 'static,
-) -> Result<T, StoreError> {
-    let call = async move {
-        let answer = catch(call).await;
-        answer.unwrap_or_else(|Panicked| Err(panicked(elapsed)))
-    };
+) -> impl Future<Output = Result<T, StoreError>> + Send {
+    // Boxed out here, or every future that waits for this one would have room for the call.
+    let call: Call<T> = Box::pin(call);
     let mut call = StoreCall {
-        pending: Some((Box::pin(call), late)),
+        pending: Some((catch(call), late)),
         limit: Some(limit),
+        elapsed,
         guard,
         runtime: None,
     };
-    let started = metric::now();
-    let waited = limited(limit, Pin::new(&mut call)).await;
-    metric::store_call(name, started, &waited);
-    match waited {
-        Ok(result) => result,
-        Err(cause) => {
-            call.limit = None;
-            Err(StoreError::new(elapsed, cause))
+    async move {
+        let started = metric::now();
+        let waited = limited(limit, Pin::new(&mut call)).await;
+        metric::store_call(name, started, &waited);
+        match waited {
+            Ok(result) => result,
+            Err(cause) => {
+                call.runs_late();
+                Err(StoreError::new(elapsed, cause))
+            }
         }
     }
 }
@@ -84,7 +85,7 @@ pub(super) async fn inspect(
 /// For calls whose late result changes nothing.
 pub(super) fn ignore<T>(_guard: &Arc<Guard>, _late: Result<T, StoreError>) {}
 
-type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Call<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 /// A store that panics was reached. What it did before is known no better than after a call that ran into its limit.
 pub(super) fn panicked(elapsed: StoreErrorKind) -> StoreError {
@@ -96,38 +97,63 @@ pub(super) fn panicked(elapsed: StoreErrorKind) -> StoreError {
     StoreError::new(kind, "the store panicked")
 }
 
-struct StoreCall<'a, T: Send + 'static, L: FnOnce(&Arc<Guard>, T) + Send + 'static> {
-    pending: Option<(Call<T>, L)>,
+struct StoreCall<'a, T: Send + 'static, L>
+where
+    L: FnOnce(&Arc<Guard>, Result<T, StoreError>) + Send + 'static,
+{
+    pending: Option<(Catch<Call<T>>, L)>,
     /// None once it is over.
     limit: Option<Duration>,
+    /// What it means if there is no answer.
+    elapsed: StoreErrorKind,
     guard: &'a Arc<Guard>,
     /// Of a call that waits. Kept, because a future may be dropped outside of its runtime.
     runtime: Option<Handle>,
 }
 
-impl<T: Send, L: FnOnce(&Arc<Guard>, T) + Send + Unpin> Future for StoreCall<'_, T, L> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some((call, _late)) = &mut self.pending else {
-            return Poll::Pending;
-        };
-        let polled = call.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.pending = None;
-        } else if self.runtime.is_none() {
-            self.runtime = Some(Handle::current());
-        }
-        polled
+impl<T: Send, L> StoreCall<'_, T, L>
+where
+    L: FnOnce(&Arc<Guard>, Result<T, StoreError>) + Send + 'static,
+{
+    fn runs_late(&mut self) {
+        self.limit = None;
     }
 }
 
-impl<T: Send + 'static, L: FnOnce(&Arc<Guard>, T) + Send + 'static> Drop for StoreCall<'_, T, L> {
+impl<T: Send, L> Future for StoreCall<'_, T, L>
+where
+    L: FnOnce(&Arc<Guard>, Result<T, StoreError>) + Send + Unpin,
+{
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some((call, _late)) = &mut self.pending else {
+            return Poll::Pending;
+        };
+        let Poll::Ready(answer) = Pin::new(call).poll(cx) else {
+            self.runtime.get_or_insert_with(Handle::current);
+            return Poll::Pending;
+        };
+        self.pending = None;
+        Poll::Ready(answer.unwrap_or_else(|Panicked| Err(panicked(self.elapsed))))
+    }
+}
+
+impl<T: Send + 'static, L> Drop for StoreCall<'_, T, L>
+where
+    L: FnOnce(&Arc<Guard>, Result<T, StoreError>) + Send + 'static,
+{
     fn drop(&mut self) {
         // One that was never polled hasn't begun.
         if let (Some((mut call, late)), Some(runtime)) = (self.pending.take(), self.runtime.take())
         {
-            let guard = Arc::clone(self.guard);
+            let (guard, elapsed) = (Arc::clone(self.guard), self.elapsed);
+            let late = move |guard: &_, answer: Result<_, Panicked>| {
+                late(
+                    guard,
+                    answer.unwrap_or_else(|Panicked| Err(panicked(elapsed))),
+                );
+            };
             let Some(limit) = self.limit else {
                 let counted = LateCall::new(&guard.shared);
                 runtime.spawn(async move {
@@ -138,8 +164,8 @@ impl<T: Send + 'static, L: FnOnce(&Arc<Guard>, T) + Send + 'static> Drop for Sto
             };
             // A caller that went away says nothing about the store.
             runtime.spawn(async move {
-                if let Ok(result) = timeout(limit, &mut call).await {
-                    return late(&guard, result);
+                if let Ok(answer) = timeout(limit, &mut call).await {
+                    return late(&guard, answer);
                 }
                 let counted = LateCall::new(&guard.shared);
                 late(&guard, call.await);

@@ -22,7 +22,7 @@ pub(super) struct Subject {
     pub(super) record_key: RecordKey,
     pub(super) fingerprint: Fingerprint,
     pub(super) nonce: Nonce,
-    pub(super) parts: Parts,
+    pub(super) parts: Box<Parts>,
     /// The body, where the key or the fingerprint needed it.
     pub(super) collected: Option<Collected>,
 }
@@ -36,8 +36,8 @@ pub(super) enum Read<B> {
 }
 
 impl<B> Read<B> {
-    fn unkeyed(parts: Parts, body: RequestBody<B>) -> Self {
-        Self::Unkeyed(Box::new(Request::from_parts(parts, body)))
+    fn unkeyed(parts: Box<Parts>, body: RequestBody<B>) -> Self {
+        Self::Unkeyed(Box::new(Request::from_parts(*parts, body)))
     }
 }
 
@@ -45,10 +45,10 @@ impl<B> Read<B> {
 pub(super) async fn read<B: Body>(
     guard: &Guard,
     protocol: Protocol,
-    request: Request<B>,
+    parts: Box<Parts>,
+    body: B,
 ) -> Result<Read<B>, Rejection> {
     let settings = &guard.settings;
-    let (parts, body) = request.into_parts();
     if protocol == Protocol::Grpc && !settings.is_unary(&parts) {
         return Ok(Read::unkeyed(parts, RequestBody::streamed(body)));
     }

@@ -36,19 +36,16 @@ pub(super) async fn claim<S, Q>(
 where
     S: Service<Q> + Clone,
 {
-    match (
-        reserve(guard, subject, report).await,
-        guard.settings.on_in_flight,
-    ) {
-        (Turn::Run(claimed), _) => Ok(Start::Run(ready, claimed)),
-        (Turn::Tell(Told::InFlight { .. }), OnInFlight::Wait(limit)) => {
-            let unready = ready.clone();
-            // Its permit would keep others from running, the one that is waited for among them.
-            drop(ready);
+    let told = match reserve(guard, subject, report).await {
+        Turn::Run(claimed) => return Ok(Start::Run(ready, claimed)),
+        Turn::Tell(told) => told,
+    };
+    match guard.settings.on_in_flight {
+        OnInFlight::Wait(limit) if matches!(told, Told::InFlight { .. }) => {
             // Boxed: few requests wait, and all would have to make room for it.
-            Box::pin(wait(guard, subject, unready, limit, report)).await
+            Box::pin(wait(guard, subject, ready, limit, report)).await
         }
-        (Turn::Tell(told), _) => Ok(Start::Tell(told)),
+        OnInFlight::Wait(_) | OnInFlight::Reject => Ok(Start::Tell(told)),
     }
 }
 
@@ -56,13 +53,16 @@ where
 async fn wait<S, Q>(
     guard: &Arc<Guard>,
     subject: &Subject,
-    unready: S,
+    ready: S,
     limit: Duration,
     report: &mut Report,
 ) -> Result<Start<S>, S::Error>
 where
     S: Service<Q> + Clone,
 {
+    let unready = ready.clone();
+    // Its permit would keep others from running, the one that is waited for among them.
+    drop(ready);
     let deadline = Instant::now() + limit;
     let waiters = &guard.shared.waiters;
     // Subscribed before the first look: a run that ends in between is not missed.
