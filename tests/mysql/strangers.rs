@@ -243,7 +243,9 @@ async fn operators_of_a_transaction_store_work_on_a_connection_that_was_left_in_
             TransactionStore::new(pool.clone()),
             database.transaction(1).await,
         );
-        let leave = async || drop(pool.execute(sqlx::raw_sql(left)).await.unwrap());
+        let leave = async || {
+            pool.execute(sqlx::raw_sql(left)).await.unwrap();
+        };
         leave().await;
         let claimed = claim(&other, &fresh_key(), &terms()).await;
         complete(&other, &claimed, "done").await.unwrap();
