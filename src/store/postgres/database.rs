@@ -4,7 +4,7 @@ use sqlx::{
 };
 
 use super::{
-    error::{failed, is_aborted, is_answer, is_conflict, is_read_only},
+    error::{failed, is_aborted, is_answer, is_conflict, is_older, is_read_only},
     statement::{Argument, Statement},
     transaction_sql::ROLLBACK,
 };
@@ -93,8 +93,9 @@ impl Database {
         };
         match answer {
             Ok(Some(rows)) => return Ok(rows),
-            Err(error) if !is_aborted(&error) && !is_read_only(&error) => return Err(error),
-            Ok(None) | Err(_) => {}
+            Ok(None) => {}
+            Err(error) if is_aborted(&error) || is_read_only(&error) || is_older(&error) => {}
+            Err(error) => return Err(error),
         }
         // Whatever the stranger did, nobody would have committed it.
         sqlx::raw_sql(ROLLBACK).execute(&mut *connection).await?;
@@ -166,13 +167,13 @@ fn alone(answer: Result<Vec<PgRow>, sqlx::Error>) -> Result<Option<Vec<PgRow>>, 
     Ok((!rows.first().is_some_and(is_strange)).then_some(rows))
 }
 
-/// Between `BEGIN` and `COMMIT`, a message each.
+/// Between `BEGIN` and `COMMIT`, a message each. At READ COMMITTED, which fails in a stranger's transaction that sees less.
 async fn in_transaction(
     connection: &mut PgConnection,
     statement: &Statement,
     arguments: &[Argument<'_>],
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    begin::<Postgres>(connection, "BEGIN").await?;
+    begin::<Postgres>(connection, "BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     let rows = statement
         .unnamed(arguments)
         .fetch_all(&mut *connection)

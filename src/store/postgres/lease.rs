@@ -106,10 +106,8 @@ impl LeaseStore {
         arguments: &[Argument<'_>],
     ) -> Result<bool, StoreError> {
         let rows = self.database.run(statement, arguments).await?;
-        let Some(row) = rows.first() else {
-            return Ok(false);
-        };
-        row.try_get(0).map_err(failed)
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+        row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 }
 
@@ -257,12 +255,12 @@ impl LeaseDialect for LeaseStore {
             terms.retention().into(),
         ];
         let claimed = self.database.run(&self.sql.claim_over, &arguments).await?;
-        let Some(row) = claimed.first() else {
-            return Ok(None);
-        };
-        let fence: i64 = row.try_get(0).map_err(failed)?;
-        let fence = u64::try_from(fence).unwrap_or(0);
-        Ok(Some(Claim::new(*key, *fingerprint, nonce, attempt, fence)))
+        let row = claimed.first().ok_or(sqlx::Error::RowNotFound);
+        let fence: Option<i64> = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+        Ok(fence.map(|fence| {
+            let fence = u64::try_from(fence).unwrap_or(0);
+            Claim::new(*key, *fingerprint, nonce, attempt, fence)
+        }))
     }
 
     async fn renew_row(&self, claim: &Claim, lease: Duration) -> Result<bool, StoreError> {
@@ -314,8 +312,12 @@ impl LeaseDialect for LeaseStore {
         let nonce = claim.nonce();
         let arguments = [claim.key().into(), Argument::nonce(&nonce)];
         let rows = self.database.run(&self.sql.notes, &arguments).await?;
-        let row = rows.first().map(|row| bytes(row, 0));
-        row.transpose().map_err(failed)
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+        let notes = row.and_then(|row| {
+            let is_there: bool = row.try_get(0)?;
+            is_there.then(|| bytes(row, 1)).transpose()
+        });
+        notes.map_err(failed)
     }
 }
 
