@@ -682,6 +682,24 @@ async fn a_table_of_a_teams_own_that_fits_is_taken() {
     }
 }
 
+#[tokio::test]
+async fn a_trigger_that_keeps_rows_from_the_table_is_an_error() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    sqlx::raw_sql(
+        "DELETE FROM tower_idempotency_leases;
+         CREATE TRIGGER skip BEFORE INSERT ON tower_idempotency_leases BEGIN SELECT RAISE(IGNORE); END",
+    )
+    .execute(&file.pool(1).await)
+    .await
+    .unwrap();
+    let reserved = store.reserve(&fresh_key(), &fingerprint(1), &terms()).await;
+    assert_kind(reserved, StoreErrorKind::Other);
+    let completed = store.complete(&claimed, &response("done"), RETENTION).await;
+    assert_kind(completed, StoreErrorKind::Other);
+}
+
 /// By a script that was half done, say: there is a table, and no version yet.
 #[tokio::test]
 async fn a_table_without_a_version_is_looked_at_as_well() {

@@ -1,5 +1,6 @@
 //! What the SQL backends share. Only the dialect differs: statements, locking and error codes.
 
+mod attempts;
 mod control;
 mod decide;
 mod driver_error;
@@ -23,10 +24,11 @@ pub(crate) mod transactions;
 #[cfg(feature = "mysql")]
 pub(crate) use self::control::start_rollback;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::retry::{Attempts, retry};
+pub(crate) use self::retry::retry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
+    attempts::Attempts,
     control::{begin, commit, depth, rollback},
     decide::{ASK_AGAIN, Decision, decide},
     driver_error::{explained, unanswered},
