@@ -72,6 +72,7 @@ pub(crate) trait LeaseDialect: Sync {
 }
 
 /// What [`claim_or_read`](LeaseDialect::claim_or_read) did.
+#[allow(dead_code, reason = "SQLite only reads")]
 pub(crate) enum Looked {
     Claimed(Claim),
     Found(Found),

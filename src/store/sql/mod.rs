@@ -21,23 +21,27 @@ mod stored;
 mod table_name;
 pub(crate) mod transactions;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::control::commit;
 #[cfg(feature = "mysql")]
 pub(crate) use self::control::start_rollback;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::retry::retry;
+#[cfg(feature = "sqlite")]
+pub(crate) use self::stored::corrupt;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
     attempts::Attempts,
-    control::{begin, commit, depth, rollback},
+    control::{begin, depth, rollback},
     decide::{ASK_AGAIN, Decision, decide},
     driver_error::{explained, unanswered},
     fences::Fences,
     guarded::{Guarded, Kept},
-    limit::{ANSWER_LIMIT, bounded},
+    limit::ANSWER_LIMIT,
     micros::{from_micros, to_micros},
     registry::{Busy, Entry, Registry},
     report::{report_unknown_not_written, report_unused},
     slot::{End, Lent, NotTaken, Returned, Slot},
-    stored::{Columns, Found, State, Stored, corrupt},
+    stored::{Columns, Found, State, Stored},
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::{limit::bounded, retry::retry};
