@@ -217,7 +217,11 @@ impl LeaseDialect for LeaseStore {
         let columns = columns(row).map_err(failed)?;
         // Of a new claim there is nothing but its fence.
         match columns {
-            (_, None, _, _, _, Some(fence), ..) => Ok(Looked::Claimed(Claim::new(
+            Columns {
+                tag: None,
+                fence: Some(fence),
+                ..
+            } => Ok(Looked::Claimed(Claim::new(
                 *key,
                 *fingerprint,
                 nonce,
@@ -323,18 +327,18 @@ impl LeaseDialect for LeaseStore {
 
 /// A row of the table as it is read, behind the clock.
 pub(super) fn columns(row: &PgRow) -> Result<Columns, sqlx::Error> {
-    Ok((
-        row.try_get(0)?,
-        row.try_get(1)?,
-        bytes(row, 2)?,
-        bytes(row, 3)?,
-        row.try_get(4)?,
-        row.try_get(5)?,
-        row.try_get(6)?,
-        row.try_get(7)?,
-        row.try_get(8)?,
-        bytes(row, 9)?,
-    ))
+    Ok(Columns {
+        now: row.try_get(0)?,
+        tag: row.try_get(1)?,
+        fingerprint: bytes(row, 2)?,
+        nonce: bytes(row, 3)?,
+        attempt: row.try_get(4)?,
+        fence: row.try_get(5)?,
+        state: row.try_get(6)?,
+        lease_end: row.try_get(7)?,
+        expires: row.try_get(8)?,
+        response: bytes(row, 9)?,
+    })
 }
 
 const SCHEMA: Schema = Schema {
