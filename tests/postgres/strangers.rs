@@ -5,7 +5,7 @@ use sqlx::{Executor, PgPool};
 use tower_idempotency::{
     RecordKey, StoreErrorKind,
     postgres::{LeaseStore, TransactionStore},
-    store::{Claim, Note, RecordState, Reservation, Store},
+    store::{Claim, ListRecords, Note, RecordState, Reservation, Store},
 };
 
 use super::{database, dropped::is_in_transaction, servers::Fault, trips::behind_proxy};
@@ -267,6 +267,17 @@ async fn operators_work_on_a_connection_that_was_left_in_a_transaction() {
         let saved = response("done");
         let completed = shared.other.complete(&claimed, &saved, RETENTION).await;
         completed.unwrap();
+        shared.leave().await;
+        shared.claimed().await;
+        let counts = shared
+            .go_on(async |store| store.count_records().await)
+            .await;
+        let counts = counts.unwrap();
+        assert_eq!((counts.completed, counts.in_flight), (1, 1));
+        outside
+            .execute("DELETE FROM tower_idempotency_leases WHERE state = 0")
+            .await
+            .unwrap();
         let answer = shared.call(async |store| reserve(store, key).await).await;
         assert_replays(&answer, "done");
         let forgotten = shared.call(async |store| store.forget(key).await).await;

@@ -110,18 +110,27 @@ impl Database {
     ) -> Result<Vec<PgRow>, StoreError> {
         let text = statement.spelled(arguments).unwrap_or_default();
         let text = format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {text}; COMMIT");
-        let mut guarded =
-            Guarded::<Postgres>::new(self.acquire().await.map_err(failed)?, Kept::default());
-        let Some(connection) = guarded.connection() else {
-            return Err(failed(sqlx::Error::PoolClosed));
+        let answer = match self.read_once(&text).await {
+            // The stranger's transaction has ended now.
+            Err(error) if is_older(&error) || is_aborted(&error) => self.read_once(&text).await,
+            answer => answer,
         };
-        let answer = bounded(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection)).await;
+        answer.map_err(failed)
+    }
+
+    async fn read_once(&self, text: &str) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut guarded = Guarded::<Postgres>::new(self.acquire().await?, Kept::default());
+        let Some(connection) = guarded.connection() else {
+            return Err(sqlx::Error::PoolClosed);
+        };
+        let text = sqlx::raw_sql(AssertSqlSafe(text.to_owned()));
+        let answer = bounded(text.fetch_all(connection)).await;
         match &answer {
             Ok(_) => guarded.pool(),
             Err(error) if is_answer(error) => end_uncounted(guarded).await,
             Err(_) => drop(guarded.close().await),
         }
-        answer.map_err(failed)
+        answer
     }
 
     /// Tells whether the server answers.
