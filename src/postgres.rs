@@ -6,8 +6,8 @@
 //!
 //! # The pool
 //!
-//! - [`test_before_acquire(false)`](sqlx::pool::PoolOptions::test_before_acquire) saves a round trip per call: the stores find out by
-//!   themselves that a connection is broken.
+//! - [`test_before_acquire(false)`](sqlx::pool::PoolOptions::test_before_acquire) saves a round trip per call. A connection that broke
+//!   while it was idle then fails the call that gets it, and is not used again.
 //! - `acquire_timeout` is how long a call waits for a connection. It is of no use beyond the layer's store-call limit.
 //! - Any default isolation is right. `READ COMMITTED` costs least.
 //! - `synchronous_commit` must be on: a claim or a response that a crash of the server takes back runs twice. The same holds for a

@@ -514,7 +514,8 @@ async fn a_table_without_steps_is_refused_at_start() {
     for refused in [store.migrate().await, store.check().await] {
         let source = refused.unwrap_err().source().unwrap().to_string();
         assert!(
-            source.contains("tower_idempotency_leases") && source.contains("lacks steps"),
+            source.contains("tower_idempotency_leases")
+                && source.contains("lacks the column `steps`"),
             "{source}"
         );
     }
@@ -581,4 +582,149 @@ async fn notes_are_erased_with_the_end_of_their_run() {
     }
     let left = "SELECT count(*) FROM tower_idempotency_leases WHERE steps IS NOT NULL";
     assert_eq!(count(&pool, left).await, 0);
+}
+
+const SHIPPED: &str = include_str!("../src/store/sqlite/lease.sql");
+
+/// The store on a table of a team's own: as it is shipped, but for this.
+async fn store_on(from: &str, to: &str) -> (LeaseStore, File) {
+    assert!(SHIPPED.contains(from), "{from}");
+    let (file, sql) = (File::wal(), SHIPPED.replace(from, to));
+    let pool = file.pool(1).await;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+        .execute(&pool)
+        .await
+        .unwrap();
+    (LeaseStore::new(pool), file)
+}
+
+const KEY: &str = "CREATE UNIQUE INDEX IF NOT EXISTS tower_idempotency_leases_key ON tower_idempotency_leases (record_key);";
+
+#[tokio::test]
+async fn a_table_that_does_not_fit_is_refused_at_start_with_all_that_is_wrong() {
+    let on_expires = "INDEX IF NOT EXISTS tower_idempotency_leases_expires ON tower_idempotency_leases (expires);";
+    for (from, to, told) in [
+        (KEY, "", "lacks a unique index on `record_key` alone"),
+        (
+            "(record_key);",
+            "(record_key) WHERE state = 1;",
+            "lacks a unique index on `record_key` alone",
+        ),
+        (
+            "(record_key);",
+            "(record_key, fence);",
+            "lacks a unique index on `record_key` alone, has another unique index",
+        ),
+        (
+            "UNIQUE INDEX",
+            "INDEX",
+            "lacks a unique index on `record_key` alone",
+        ),
+        (
+            "(expires);",
+            "(fence, expires);",
+            "lacks an index on `expires`",
+        ),
+        (
+            on_expires,
+            "UNIQUE INDEX e ON tower_idempotency_leases (expires);",
+            "has another unique index",
+        ),
+        (
+            "    response        BLOB,",
+            "    response        BLOB NOT NULL,",
+            "has `response` as NOT NULL",
+        ),
+        (
+            "    fence           INTEGER",
+            "    fence           TEXT   ",
+            "has `fence` as TEXT instead of INTEGER",
+        ),
+        (
+            "    response        BLOB,",
+            "    response        BLOB, tenant TEXT NOT NULL,",
+            "has `tenant` as NOT NULL without a default",
+        ),
+        (
+            "digits\n) STRICT;",
+            "digits\n, PRIMARY KEY (record_key)) STRICT, WITHOUT ROWID;",
+            "is no plain table with a rowid",
+        ),
+    ] {
+        let (store, _file) = store_on(from, to).await;
+        for refused in [store.migrate().await, store.check().await] {
+            let source = refused.unwrap_err().source().unwrap().to_string();
+            let told = format!("the table `tower_idempotency_leases` {told}:");
+            assert!(source.starts_with(&told), "{source}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_table_of_a_teams_own_that_fits_is_taken() {
+    for (from, to) in [
+        (
+            "BLOB    NOT NULL CHECK (length(record_key) = 32)",
+            "BLOB NOT NULL PRIMARY KEY",
+        ),
+        ("    nonce ", "    NONCE "),
+        ("STRICT;\n\n-- A rowid", ";\n\n-- A rowid"),
+        (
+            "    response        BLOB,",
+            "    response blob, id INTEGER PRIMARY KEY NOT NULL, tenant TEXT NOT NULL DEFAULT 'all',",
+        ),
+    ] {
+        let (store, _file) = store_on(from, to).await;
+        store.migrate().await.unwrap();
+        store.check().await.unwrap();
+        let claimed = claim(&store, &fresh_key(), &terms()).await;
+        let completed = store.complete(&claimed, &response("done"), RETENTION).await;
+        completed.unwrap();
+        assert_replays(&reserve(&store, claimed.key()).await, "done");
+    }
+}
+
+#[tokio::test]
+async fn a_trigger_that_keeps_rows_from_the_table_is_an_error() {
+    let file = File::wal();
+    let store = store_in(&file).await;
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    sqlx::raw_sql(
+        "DELETE FROM tower_idempotency_leases;
+         CREATE TRIGGER skip BEFORE INSERT ON tower_idempotency_leases BEGIN SELECT RAISE(IGNORE); END",
+    )
+    .execute(&file.pool(1).await)
+    .await
+    .unwrap();
+    let reserved = store.reserve(&fresh_key(), &fingerprint(1), &terms()).await;
+    assert_kind(reserved, StoreErrorKind::Other);
+    let completed = store.complete(&claimed, &response("done"), RETENTION).await;
+    assert_kind(completed, StoreErrorKind::Other);
+}
+
+/// By a script that was half done, say: there is a table, and no version yet.
+#[tokio::test]
+async fn a_table_without_a_version_is_looked_at_as_well() {
+    let version =
+        "INSERT OR IGNORE INTO tower_idempotency_schema (name, version) VALUES ('leases', 1);";
+    let (store, file) = store_on(
+        version,
+        "ALTER TABLE tower_idempotency_leases DROP COLUMN steps;",
+    )
+    .await;
+    let source = store
+        .migrate()
+        .await
+        .unwrap_err()
+        .source()
+        .unwrap()
+        .to_string();
+    assert!(source.contains("lacks the column `steps`"), "{source}");
+    let versions: i64 = sqlx::query_scalar("SELECT count(*) FROM tower_idempotency_schema")
+        .fetch_one(&file.pool(1).await)
+        .await
+        .unwrap();
+    assert_eq!(versions, 0);
+    let (store, _file) = store_on(version, "").await;
+    store.migrate().await.unwrap();
 }

@@ -15,10 +15,6 @@ mod record;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "_sql")]
-#[cfg_attr(
-    not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
-    allow(dead_code, unused_imports, reason = "each backend uses its part")
-)]
 pub(crate) mod sql;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;

@@ -154,23 +154,3 @@ async fn a_commit_that_is_dropped_after_its_first_poll_may_have_happened() {
     drop(after(1, transaction.commit()).await);
     until(|| async { count(&outside, CHARGES).await == 1 }).await;
 }
-
-#[tokio::test]
-async fn a_claim_is_committed_also_where_a_stranger_left_a_transaction() {
-    let database = database!();
-    let shared = database.pool(1).await;
-    let store = tower_idempotency::mysql::LeaseStore::new(shared.clone());
-    store.migrate().await.unwrap();
-    let other = database.lease(1).await;
-    let key = fresh_key();
-    // What a `begin` leaves behind that is dropped.
-    sqlx::raw_sql("START TRANSACTION")
-        .execute(&shared)
-        .await
-        .unwrap();
-    claim(&store, &key, &terms()).await;
-    assert!(matches!(
-        reserve(&other, &key).await,
-        Reservation::InFlight { .. }
-    ));
-}

@@ -22,6 +22,7 @@ mod schema;
 #[path = "../servers/mod.rs"]
 mod servers;
 mod sessions;
+mod strangers;
 mod transaction;
 mod trips;
 

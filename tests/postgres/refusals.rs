@@ -185,3 +185,26 @@ async fn what_lost_against_another_is_tried_again() {
         }
     }
 }
+
+/// As does a policy that hides the rows: the server says that nothing was written, and that nothing is there.
+#[tokio::test]
+async fn a_trigger_that_keeps_rows_from_the_table_is_an_error() {
+    let database = database!();
+    let (store, outside) = (database.leases(1).await, database.pool(1).await);
+    let claimed = claim(&store, &fresh_key(), &terms()).await;
+    sqlx::raw_sql(
+        "DELETE FROM tower_idempotency_leases;
+         CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER skip BEFORE INSERT ON tower_idempotency_leases FOR EACH ROW EXECUTE FUNCTION skip()",
+    )
+    .execute(&outside)
+    .await
+    .unwrap();
+    let reserved = store.reserve(&fresh_key(), &fingerprint(1), &terms()).await;
+    let error = reserved.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Other);
+    let source = error.source().unwrap().to_string();
+    assert!(source.contains("a trigger"), "{source}");
+    let completed = store.complete(&claimed, &response("done"), RETENTION).await;
+    assert_kind(completed, StoreErrorKind::Other);
+}

@@ -3,12 +3,12 @@
 
 use sqlx::{Executor, PgPool};
 use tower_idempotency::{
-    RecordKey,
-    postgres::LeaseStore,
-    store::{Claim, RecordState, Reservation, Store},
+    RecordKey, StoreErrorKind,
+    postgres::{LeaseStore, TransactionStore},
+    store::{Claim, ListRecords, Note, RecordState, Reservation, Store},
 };
 
-use super::{database, dropped::is_in_transaction};
+use super::{database, dropped::is_in_transaction, servers::Fault, trips::behind_proxy};
 use crate::postgres_support::*;
 
 /// What was left behind: nothing but the transaction, one that sees no more of others, and one that has failed.
@@ -28,10 +28,19 @@ struct Shared {
 }
 
 impl Shared {
-    /// What comes of a call, on the connection as it was left.
-    async fn call<T>(&self, call: impl AsyncFnOnce(&LeaseStore) -> T) -> T {
+    async fn leave(&self) {
         // As far as it goes.
         drop(self.pool.execute(sqlx::raw_sql(self.left)).await);
+    }
+
+    /// What comes of a call, on the connection as it was left.
+    async fn call<T>(&self, call: impl AsyncFnOnce(&LeaseStore) -> T) -> T {
+        self.leave().await;
+        self.go_on(call).await
+    }
+
+    /// The same, where others have done something since.
+    async fn go_on<T>(&self, call: impl AsyncFnOnce(&LeaseStore) -> T) -> T {
         let output = call(&self.store).await;
         assert!(!is_in_transaction(&self.pool).await, "{}", self.left);
         output
@@ -141,6 +150,109 @@ async fn a_lease_is_renewed_for_all_on_a_connection_that_was_left_in_a_transacti
 }
 
 #[tokio::test]
+async fn a_lost_claim_is_known_on_a_connection_that_was_left_in_a_transaction() {
+    let database = database!();
+    for shared in each_shared(&database).await {
+        let (lost, saved) = (shared.claimed().await, response("late"));
+        shared.leave().await;
+        shared.other.release(&lost).await.unwrap();
+        claim(&shared.other, lost.key(), &terms()).await;
+        let refused = shared
+            .go_on(async |store| store.complete(&lost, &saved, RETENTION).await)
+            .await;
+        assert_kind(refused, StoreErrorKind::LostClaim);
+    }
+}
+
+/// Which that transaction would keep.
+#[tokio::test]
+async fn what_is_refused_leaves_no_lock_on_a_connection_that_was_left_in_a_transaction() {
+    let Some((database, proxy, pool)) = behind_proxy(100).await else {
+        return;
+    };
+    let store = LeaseStore::new(pool.clone());
+    let bounded = database.pool_with(1, ("lock_timeout", "5s")).await;
+    let other = LeaseStore::new(bounded);
+    other.migrate().await.unwrap();
+    let lost = claim(&other, &fresh_key(), &terms()).await;
+    other.release(&lost).await.unwrap();
+    let now = claim(&other, lost.key(), &terms()).await;
+    pool.execute("BEGIN").await.unwrap();
+    // Where it reads why.
+    let strikes = proxy.inject(Fault::Hang.on("AS clock LEFT JOIN"));
+    let completing = tokio::spawn(async move {
+        let saved = response("late");
+        store.complete(&lost, &saved, RETENTION).await
+    });
+    strikes.struck(1).await;
+    other.renew(&now, LEASE).await.unwrap();
+    proxy.resume();
+    assert_kind(completing.await.unwrap(), StoreErrorKind::LostClaim);
+}
+
+#[tokio::test]
+async fn steps_are_noted_and_read_on_a_connection_that_was_left_in_a_transaction() {
+    let database = database!();
+    for shared in each_shared(&database).await {
+        shared.leave().await;
+        let claimed = shared.claimed().await;
+        let (first, second) = (Note::new("first", "1"), Note::new("second", "2"));
+        let noted = shared
+            .go_on(async |store| store.steps().unwrap().note(&claimed, &first).await)
+            .await;
+        noted.unwrap();
+        shared.leave().await;
+        let other = shared.other.steps().unwrap();
+        other.note(&claimed, &second).await.unwrap();
+        let notes = shared
+            .go_on(async |store| store.steps().unwrap().notes(&claimed).await)
+            .await;
+        assert_eq!(notes.unwrap(), [first, second], "{}", shared.left);
+        // Of a claim that the snapshot doesn't show.
+        shared.leave().await;
+        let claimed = shared.claimed().await;
+        let notes = shared
+            .go_on(async |store| store.steps().unwrap().notes(&claimed).await)
+            .await;
+        assert_eq!(notes.unwrap(), [], "{}", shared.left);
+    }
+}
+
+#[tokio::test]
+async fn operators_of_a_transaction_store_work_on_a_connection_that_was_left_in_a_transaction() {
+    let database = database!();
+    let outside = database.pool(1).await;
+    let other = database.transactions(1).await;
+    let rows = "SELECT count(*) FROM tower_idempotency_transactions";
+    for shared in each_shared(&database).await {
+        let store = TransactionStore::new(shared.pool.clone());
+        shared.leave().await;
+        let claimed = claim(&other, &fresh_key(), &terms()).await;
+        let saved = response("done");
+        other.complete(&claimed, &saved, RETENTION).await.unwrap();
+        let key = claimed.key();
+        assert!(store.inspect(key).await.unwrap().is_some());
+        other.forget(key).await.unwrap();
+
+        shared.leave().await;
+        let claimed = claim(&other, key, &terms()).await;
+        other.complete(&claimed, &saved, RETENTION).await.unwrap();
+        assert!(store.forget(key).await.unwrap(), "{}", shared.left);
+        assert_eq!(count(&outside, rows).await, 0, "{}", shared.left);
+
+        let claimed = claim(&other, key, &terms()).await;
+        other.complete(&claimed, &saved, RETENTION).await.unwrap();
+        outside
+            .execute("UPDATE tower_idempotency_transactions SET expires = 1")
+            .await
+            .unwrap();
+        shared.leave().await;
+        let purged = store.purge_expired(10).await.unwrap();
+        assert_eq!((purged, count(&outside, rows).await), (1, 0));
+    }
+}
+
+#[tokio::test]
 async fn operators_work_on_a_connection_that_was_left_in_a_transaction() {
     let database = database!();
     let outside = database.pool(1).await;
@@ -155,6 +267,17 @@ async fn operators_work_on_a_connection_that_was_left_in_a_transaction() {
         let saved = response("done");
         let completed = shared.other.complete(&claimed, &saved, RETENTION).await;
         completed.unwrap();
+        shared.leave().await;
+        shared.claimed().await;
+        let counts = shared
+            .go_on(async |store| store.count_records().await)
+            .await;
+        let counts = counts.unwrap();
+        assert_eq!((counts.completed, counts.in_flight), (1, 1));
+        outside
+            .execute("DELETE FROM tower_idempotency_leases WHERE state = 0")
+            .await
+            .unwrap();
         let answer = shared.call(async |store| reserve(store, key).await).await;
         assert_replays(&answer, "done");
         let forgotten = shared.call(async |store| store.forget(key).await).await;

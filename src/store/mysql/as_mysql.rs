@@ -10,7 +10,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::MySqlPool;
+use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
 
 use super::{
     LeaseStore, TransactionStore,
@@ -21,8 +21,9 @@ use super::{
     transaction_sql::TransactionSql,
 };
 use crate::{
+    Fingerprint, RecordKey, Tag,
     conformance::Harness,
-    store::{Store, TableName},
+    store::{Nonce, Note, RecordState, Reservation, Store, TableName, Terms},
 };
 
 pub(super) fn as_mysql_reads(text: &str) -> String {
@@ -65,12 +66,17 @@ async fn pool() -> Option<MySqlPool> {
 }
 
 async fn lease() -> Option<AsMySql> {
-    let mut store = LeaseStore::new(pool().await?);
+    let store = new_lease_store(pool().await?).await;
+    Some(AsMySql(Arc::new(store)))
+}
+
+async fn new_lease_store(pool: MySqlPool) -> LeaseStore {
+    let mut store = LeaseStore::new(pool);
     store.migrate().await.unwrap();
     let table = TableName::of(LEASES.table);
     let fill = |template: &str| as_mysql_reads(&filled(template, &table));
     store.set_sql(LeaseSql::built(fill));
-    Some(AsMySql(Arc::new(store)))
+    store
 }
 
 async fn transaction() -> Option<AsMySql> {
@@ -91,6 +97,43 @@ macro_rules! as_mysql {
             }
         }
     };
+}
+
+/// What no statement can tell, a `COMMIT` makes true.
+#[tokio::test]
+async fn what_is_settled_where_a_stranger_left_a_transaction_is_committed() {
+    let Some(outside) = pool().await else {
+        return;
+    };
+    let options = MySqlPoolOptions::new().max_connections(1);
+    let url = outside.connect_options();
+    let shared = options.connect_with((*url).clone()).await.unwrap();
+    let (store, other) = (
+        new_lease_store(shared.clone()).await,
+        new_lease_store(outside).await,
+    );
+    for left in ["START TRANSACTION", "START TRANSACTION READ ONLY"] {
+        let nonce = Nonce::random();
+        let (key, terms) = (
+            RecordKey::from_bytes([left.len() as u8; 32]),
+            Terms::new(nonce, Duration::from_secs(30), Duration::from_secs(60)),
+        );
+        let fingerprint = Fingerprint::new(Tag::from_u16(1), [1; 32]);
+        let reserved = other.reserve(&key, &fingerprint, &terms).await.unwrap();
+        let Reservation::Acquired(claim) = reserved else {
+            panic!("{reserved:?}");
+        };
+        let note = Note::new("step", "1");
+        sqlx::raw_sql(left).execute(&shared).await.unwrap();
+        let noted = store.steps().unwrap().note(&claim, &note).await;
+        noted.unwrap();
+        let notes = other.steps().unwrap().notes(&claim).await.unwrap();
+        assert_eq!(notes, [note], "{left}");
+        sqlx::raw_sql(left).execute(&shared).await.unwrap();
+        store.abandon(&claim, terms.retention()).await.unwrap();
+        let record = other.inspect(&key).await.unwrap().unwrap();
+        assert!(matches!(record.state, RecordState::Unknown), "{left}");
+    }
 }
 
 mod lease_store {

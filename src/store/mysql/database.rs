@@ -4,7 +4,10 @@ use sqlx::{
     query::Query,
 };
 
-use super::error::{failed, is_answer, is_denied, lost_to_another};
+use super::{
+    error::{failed, is_answer, is_denied, is_in_reading_transaction, lost_to_another},
+    statement::IS_COMMITTED,
+};
 use crate::{
     StoreError,
     store::sql::{Guarded, Kept, bounded, retry},
@@ -26,16 +29,19 @@ impl Database {
         Ok(Guarded::new(self.pool.acquire().await?, kept))
     }
 
-    /// Runs a statement in a transaction of its own, again if it lost against another one.
-    pub(super) async fn execute<'q>(
+    /// Runs a statement with `{told}` in it in a transaction of its own, again if it lost against another one.
+    ///
+    /// A connection of the pool may be in a transaction that a stranger began: sqlx leaves it there where a `begin` is dropped. What is
+    /// done in that one is committed by nobody, so unless the statement tells that it was alone, a `COMMIT` follows. Where nothing
+    /// secret is written, a text does with one round trip on MySQL as well.
+    pub(super) async fn write<'q>(
         &self,
         query: impl Fn() -> Query<'q, MySql, MySqlArguments>,
-    ) -> Result<MySqlQueryResult, StoreError> {
-        let attempt = || self.execute_once(query());
-        retry(lost_to_another(), attempt).await.map_err(failed)
+    ) -> Result<MySqlQueryResult, sqlx::Error> {
+        retry(lost_to_another(), || self.write_once(&query)).await
     }
 
-    /// The same, for its rows.
+    /// Reads what others don't change.
     pub(super) async fn fetch<'q>(
         &self,
         query: impl Fn() -> Query<'q, MySql, MySqlArguments>,
@@ -44,7 +50,7 @@ impl Database {
         retry(lost_to_another(), attempt).await.map_err(failed)
     }
 
-    /// The same for statements with their arguments in the text.
+    /// Runs statements with their arguments in the text, again if they lost against others.
     pub(super) async fn execute_script(&self, text: &str) -> Result<MySqlQueryResult, StoreError> {
         let attempt = || self.execute_script_once(text.to_owned());
         retry(lost_to_another(), attempt).await.map_err(failed)
@@ -64,13 +70,13 @@ impl Database {
         }
     }
 
-    pub(super) async fn execute_once(
+    async fn write_once<'q>(
         &self,
-        query: Query<'_, MySql, MySqlArguments>,
+        query: impl Fn() -> Query<'q, MySql, MySqlArguments>,
     ) -> Result<MySqlQueryResult, sqlx::Error> {
         let mut guarded = self.acquire(Kept::default()).await?;
         let answer = match guarded.connection() {
-            Some(connection) => bounded(query.execute(connection)).await,
+            Some(connection) => bounded(write_committed(connection, query)).await,
             None => Err(sqlx::Error::PoolClosed),
         };
         give_back(guarded, answer).await
@@ -82,7 +88,7 @@ impl Database {
     ) -> Result<Vec<MySqlRow>, sqlx::Error> {
         let mut guarded = self.acquire(Kept::default()).await?;
         let answer = match guarded.connection() {
-            // To the end, which is the commit: `fetch_optional` stops at the row, and drops an error that comes after it.
+            // To the end: `fetch_optional` stops at the row, and drops an error that comes after it.
             Some(connection) => bounded(query.fetch_all(connection)).await,
             None => Err(sqlx::Error::PoolClosed),
         };
@@ -119,12 +125,39 @@ pub(super) async fn script(
     bounded(sqlx::raw_sql(statements).fetch_all(connection)).await
 }
 
-/// The same, for what the last of them tells instead of rows.
+/// The same, for what they tell instead of rows: how many they changed in all, and the id that the last of them tells.
 pub(super) async fn execute(
     connection: &mut MySqlConnection,
     statements: impl SqlSafeStr,
 ) -> Result<MySqlQueryResult, sqlx::Error> {
     bounded(sqlx::raw_sql(statements).execute(connection)).await
+}
+
+async fn write_committed<'q>(
+    connection: &mut MySqlConnection,
+    query: impl Fn() -> Query<'q, MySql, MySqlArguments>,
+) -> Result<MySqlQueryResult, sqlx::Error> {
+    match end_after(connection, query()).await {
+        // That transaction has ended now.
+        Err(error) if is_in_reading_transaction(&error) => end_after(connection, query()).await,
+        written => written,
+    }
+}
+
+/// Runs a statement, and ends the transaction that it may have been in. Also after an error: that one would keep what was locked.
+async fn end_after(
+    connection: &mut MySqlConnection,
+    query: Query<'_, MySql, MySqlArguments>,
+) -> Result<MySqlQueryResult, sqlx::Error> {
+    let written = query.execute(&mut *connection).await;
+    let is_over = match &written {
+        Ok(written) => written.last_insert_id() == IS_COMMITTED,
+        Err(error) => !is_answer(error),
+    };
+    if !is_over {
+        sqlx::raw_sql("COMMIT").execute(connection).await?;
+    }
+    written
 }
 
 /// A connection on which the server didn't answer is closed.

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, MySql, MySqlConnection, MySqlPool, Row};
 use super::{
     database::{Database, execute, script},
     error::{failed, is_answer, is_conflict, is_duplicate, is_no_savepoint},
-    statement::found,
+    statement::{found, literal},
     transaction_sql::TransactionSql,
 };
 use crate::{
@@ -112,8 +112,8 @@ impl TransactionDialect for Dialect {
     type Database = MySql;
 
     async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
-        let read = || self.sql.read.query().bind(&key.as_bytes()[..]);
-        let rows = self.database.fetch(read).await?;
+        let read = self.sql.read.committed(&[literal(key.as_bytes())]);
+        let rows = self.database.fetch_script(&read).await?;
         found(rows.first())
     }
 
@@ -247,23 +247,13 @@ impl TransactionDialect for Dialect {
         retention: Duration,
     ) -> Result<(), StoreError> {
         // Rolled back by then, and with autocommit: see `is_committed`.
-        let saved = self.sql.save_unknown.query().bind(to_micros(retention));
-        let saved = saved
-            .bind(&claim.key().as_bytes()[..])
-            .bind(claim.nonce().as_bytes().to_vec());
-        saved.execute(connection).await.map(drop).map_err(failed)
+        let save = AssertSqlSafe(self.sql.save_unknown(claim, retention));
+        execute(connection, save).await.map(drop).map_err(failed)
     }
 
     async fn save_unknown(&self, claim: &Claim, retention: Duration) -> Result<(), StoreError> {
-        let save = || {
-            self.sql
-                .save_unknown
-                .query()
-                .bind(to_micros(retention))
-                .bind(&claim.key().as_bytes()[..])
-                .bind(claim.nonce().as_bytes().to_vec())
-        };
-        self.database.execute(save).await.map(drop)
+        let save = self.sql.save_unknown(claim, retention);
+        self.database.execute_script(&save).await.map(drop)
     }
 }
 

@@ -45,6 +45,11 @@ pub(super) fn is_locked(error: &sqlx::Error) -> bool {
     number(error) == Some(LOCK_WAIT_TIMEOUT)
 }
 
+/// The statement writes, and the transaction that it is in, or the next one by the session's default, only reads.
+pub(super) fn is_in_reading_transaction(error: &sqlx::Error) -> bool {
+    number(error) == Some(READING_TRANSACTION)
+}
+
 /// There is no such savepoint, and so not the transaction that had it.
 pub(super) fn is_no_savepoint(error: &sqlx::Error) -> bool {
     number(error) == Some(NO_SUCH_SAVEPOINT)
@@ -87,6 +92,7 @@ const NO_SUCH_TABLE: u16 = 1146;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 const NO_SUCH_SAVEPOINT: u16 = 1305;
+const READING_TRANSACTION: u16 = 1792;
 /// By MySQL's group replication.
 const ROLLED_BACK_AT_COMMIT: u16 = 3101;
 

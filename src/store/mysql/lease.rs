@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 use super::{
     database::Database,
-    error::{failed, is_duplicate, lost_to_another},
+    error::{failed, is_duplicate},
     lease_sql::LeaseSql,
     schema::LEASES,
-    statement::{found, literal},
+    statement::{Statement, found, literal},
     upkeep::UpkeepSql,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
         sql::{
             Found, State, Stored, from_micros,
             leases::{self, LeaseDialect, Looked, RowNotes, Settled},
-            retry, to_micros,
+            to_micros,
         },
     },
 };
@@ -30,9 +30,10 @@ use crate::{
 /// the [takeover policy](crate::store::Takeover) decides. Use [`TransactionStore`](super::TransactionStore) where the handler's
 /// writes go into the same database.
 ///
-/// Every call is one or two short statements, each in a transaction of its own. A reservation is one round trip, whether it claims,
-/// replays or tells that the key is in flight (on MySQL, which has no `RETURNING`, it takes two); so is a renewal or a settlement. A
-/// replay writes nothing. Deadlocks are retried.
+/// Every call is one or two short statements, each in a transaction of its own, also on a connection that other code has left inside of
+/// one. A reservation is one round trip, whether it claims, replays or tells that the key is in flight (on MySQL, which has no
+/// `RETURNING`, it takes two); so is a renewal or a settlement (on MySQL, which can't tell whether a transaction is open, a response or a
+/// step takes a `COMMIT` behind it). A replay writes nothing. Deadlocks are retried.
 ///
 /// - **Isolation**: any default of the pool's sessions is good but READ UNCOMMITTED. Their time zone doesn't matter.
 /// - **Pool**: [`test_before_acquire(false)`](sqlx::pool::PoolOptions::test_before_acquire) saves a round trip per call. Without the
@@ -159,7 +160,7 @@ impl Store for LeaseStore {
     }
 
     async fn forget(&self, key: &RecordKey) -> Result<bool, StoreError> {
-        self.write(|| self.sql.forget.query().bind(&key.as_bytes()[..]))
+        self.committed(&self.sql.forget, &[literal(key.as_bytes())])
             .await
     }
 
@@ -198,11 +199,22 @@ impl LeaseStore {
     }
 
     /// Runs a statement, and tells whether there was a row for it.
+    async fn committed(
+        &self,
+        statement: &Statement,
+        arguments: &[String],
+    ) -> Result<bool, StoreError> {
+        let text = statement.committed(arguments);
+        Ok(self.database.execute_script(&text).await?.rows_affected() > 0)
+    }
+
+    /// The same, with what no text may hold.
     async fn write<'q>(
         &self,
         query: impl Fn() -> Query<'q, MySql, MySqlArguments>,
     ) -> Result<bool, StoreError> {
-        Ok(self.database.execute(query).await?.rows_affected() > 0)
+        let written = self.database.write(query).await.map_err(failed)?;
+        Ok(written.rows_affected() > 0)
     }
 }
 
@@ -237,8 +249,8 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
-        let read = || self.sql.read.query().bind(&key.as_bytes()[..]);
-        let rows = self.database.fetch(read).await?;
+        let read = self.sql.read.committed(&[literal(key.as_bytes())]);
+        let rows = self.database.fetch_script(&read).await?;
         found(rows.first())
     }
 
@@ -266,24 +278,19 @@ impl LeaseDialect for LeaseStore {
             literal(over.nonce.as_bytes()),
             (over.state as i64).to_string(),
         ]);
-        let claimed = self.database.execute_script(&claim).await?;
-        Ok((claimed.rows_affected() > 0).then(|| {
-            let fence = claimed.last_insert_id();
-            Claim::new(*key, *fingerprint, terms.nonce(), attempt, fence)
-        }))
+        let claimed = self.database.fetch_script(&claim).await?;
+        let Some(row) = claimed.first() else {
+            return Ok(None);
+        };
+        let fence = row.try_get(0).map_err(failed)?;
+        let nonce = terms.nonce();
+        Ok(Some(Claim::new(*key, *fingerprint, nonce, attempt, fence)))
     }
 
     async fn renew_row(&self, claim: &Claim, lease: Duration) -> Result<bool, StoreError> {
-        let renew = || {
-            self.sql
-                .renew
-                .query()
-                .bind(to_micros(lease))
-                .bind(to_micros(lease))
-                .bind(&claim.key().as_bytes()[..])
-                .bind(claim.nonce().as_bytes().to_vec())
-        };
-        self.write(renew).await
+        let ([key, nonce], lease) = (of_claim(claim), to_micros(lease).to_string());
+        let arguments = [lease.clone(), lease, key, nonce];
+        self.committed(&self.sql.renew, &arguments).await
     }
 
     async fn settle_row(
@@ -307,11 +314,8 @@ impl LeaseDialect for LeaseStore {
         if self.write(settle).await? {
             return Ok(true);
         }
-        let insert = || {
-            self.database
-                .execute_once(row.bind(self.sql.settle_lost.query()))
-        };
-        match retry(lost_to_another(), insert).await {
+        let insert = || row.bind(self.sql.settle_lost.query());
+        match self.database.write(insert).await {
             Ok(_) => Ok(true),
             Err(error) if is_duplicate(&error) => Ok(false),
             Err(error) => Err(failed(error)),
@@ -319,34 +323,31 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn release_row(&self, claim: &Claim) -> Result<bool, StoreError> {
-        let release = || of_claim(self.sql.release.query(), claim);
-        self.write(release).await
+        self.committed(&self.sql.release, &of_claim(claim)).await
     }
 
     async fn note_row(&self, claim: &Claim, appended: &[u8]) -> Result<bool, StoreError> {
         let length = appended.len() as u64;
-        let note = || of_claim(self.sql.note.query().bind(appended.to_vec()), claim).bind(length);
+        let note = || {
+            let query = self.sql.note.query().bind(appended.to_vec());
+            let query = query.bind(&claim.key().as_bytes()[..]);
+            query.bind(claim.nonce().as_bytes().to_vec()).bind(length)
+        };
         self.write(note).await
     }
 
     async fn row_notes(&self, claim: &Claim) -> Result<Option<RowNotes>, StoreError> {
-        let rows = self
-            .database
-            .fetch(|| of_claim(self.sql.notes.query(), claim))
-            .await?;
+        let notes = self.sql.notes.committed(&of_claim(claim));
+        let rows = self.database.fetch_script(&notes).await?;
         let row = rows.first().map(|row| row.try_get(0));
         row.transpose().map_err(failed)
     }
 }
 
-/// With the row's key and nonce as the next arguments.
-fn of_claim<'q>(
-    query: Query<'q, MySql, MySqlArguments>,
-    claim: &'q Claim,
-) -> Query<'q, MySql, MySqlArguments> {
-    query
-        .bind(&claim.key().as_bytes()[..])
-        .bind(claim.nonce().as_bytes().to_vec())
+/// The key and the nonce of a claim's row.
+fn of_claim(claim: &Claim) -> [String; 2] {
+    let (key, nonce) = (claim.key(), claim.nonce());
+    [literal(key.as_bytes()), literal(nonce.as_bytes())]
 }
 
 /// Whether the row is the claim that this call has written. If an earlier one with the same nonce did, the lease began before.

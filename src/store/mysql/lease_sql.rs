@@ -2,6 +2,9 @@
 //!
 //! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`. An assignment of
 //! an UPDATE sees what those to its left have written, unless a sql_mode of MariaDB says otherwise: none here depends on it.
+//!
+//! What holds a response or notes is prepared, and tells whether it is committed: see [`Database::write`](super::database::Database::write).
+//! The others go as texts between two `COMMIT`s.
 
 use super::statement::{Statement, filled};
 use crate::store::TableName;
@@ -18,11 +21,12 @@ const READ: &str = "
 SELECT micros, fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires, response
 FROM (SELECT {now} AS micros) AS clock LEFT JOIN {table} ON record_key = ?";
 
-/// The claim over the row of this nonce and state, if it is over by now. The fence is told as the id of what was inserted last.
+/// The claim over the row of this nonce and state, if it is over by now, and a row with the fence of it.
 const CLAIM_OVER: &str = "
 UPDATE {table} SET steps = IF(? > 1, steps, NULL), fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?,
     fence = LAST_INSERT_ID(GREATEST(fence + 1, {now})), state = 0, lease_end = {now} + ?, expires = {now} + ?, response = NULL
-WHERE record_key = ? AND nonce = ? AND state = ? AND lease_end <= {now}";
+WHERE record_key = ? AND nonce = ? AND state = ? AND lease_end <= {now};
+SELECT LAST_INSERT_ID() FROM DUAL WHERE ROW_COUNT() > 0";
 
 /// Of a running claim only; what is kept after the lease stays as long as it was.
 const RENEW: &str = "
@@ -33,18 +37,18 @@ WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 const SETTLE: &str = "
 UPDATE {table} SET steps = IF(? AND nonce = ?, steps, NULL), fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?, fence = GREATEST(fence, ?), state = ?,
     lease_end = {now} + ?, expires = {now} + ?, response = ?
-WHERE record_key = ? AND ((nonce = ? AND state = 0) OR expires - {now} <= 0)";
+WHERE {told} = 0 AND record_key = ? AND ((nonce = ? AND state = 0) OR expires - {now} <= 0)";
 
 /// Where no row is.
 const SETTLE_LOST: &str = "
 INSERT INTO {table} (fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires, response, record_key)
-VALUES (?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?, ?)";
+VALUES (?, ?, ?, ?, {told} + ?, ?, {now} + ?, {now} + ?, ?, ?)";
 
 /// Appends to the notes. Both are bytes, so that no character set is of account. What `CONCAT` gives beyond the limit is NULL, and an
 /// error in a strict mode only: a sum that no number can hold is one in every mode, and leaves the notes as they are.
 const NOTE: &str = "
 UPDATE {table} SET steps = CONCAT(COALESCE(steps, x''), ?)
-WHERE record_key = ? AND nonce = ? AND state <> 1 AND expires - {now} > 0
+WHERE {told} = 0 AND record_key = ? AND nonce = ? AND state <> 1 AND expires - {now} > 0
     AND 18446744073709551615 + (LENGTH(COALESCE(steps, x'')) + ? > @@max_allowed_packet) > 0";
 
 const NOTES: &str = "

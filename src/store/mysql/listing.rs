@@ -9,7 +9,7 @@ use super::{
     LeaseStore, TransactionStore,
     database::Database,
     error::failed,
-    statement::{Statement, filled},
+    statement::{Statement, filled, literal},
 };
 use crate::{
     StoreError,
@@ -54,15 +54,13 @@ impl Listing<'_> {
     ) -> Result<Page, StoreError> {
         let (fence, key) = listing::start(after)?;
         let statement = self.statement(UNSETTLED);
-        let unsettled = || {
-            statement
-                .query()
-                .bind(to_micros(older_than))
-                .bind(fence)
-                .bind(key.as_bytes().to_vec())
-                .bind(limit)
-        };
-        let rows = self.database.fetch(unsettled).await?;
+        let unsettled = statement.committed(&[
+            to_micros(older_than).to_string(),
+            fence.to_string(),
+            literal(key.as_bytes()),
+            limit.to_string(),
+        ]);
+        let rows = self.database.fetch_script(&unsettled).await?;
         let read = |row: &MySqlRow| {
             let columns = Columns::from_row(row).map_err(failed)?;
             Ok((columns, row.try_get(10).map_err(failed)?))
@@ -71,8 +69,8 @@ impl Listing<'_> {
     }
 
     async fn counts(self) -> Result<Counts, StoreError> {
-        let statement = self.statement(COUNTS);
-        let rows = self.database.fetch(|| statement.query()).await?;
+        let counts = self.statement(COUNTS).committed(&[]);
+        let rows = self.database.fetch_script(&counts).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound);
         row.and_then(listing::counts).map_err(failed)
     }

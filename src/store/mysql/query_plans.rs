@@ -87,21 +87,16 @@ fn lease_statements() -> Vec<String> {
 fn transaction_statements(claim: &Claim) -> Vec<String> {
     let table = TableName::of(TRANSACTIONS.table);
     let (sql, upkeep) = (TransactionSql::new(&table), UpkeepSql::new(&table));
-    let mut statements: Vec<String> = [
-        &sql.read,
-        &sql.save,
-        &sql.save_unknown,
-        &sql.forget,
-        &upkeep.expired,
-    ]
-    .map(|statement| statement.text().as_str().to_owned())
-    .into();
+    let mut statements: Vec<String> = [&sql.read, &sql.save, &sql.forget, &upkeep.expired]
+        .map(|statement| statement.text().as_str().to_owned())
+        .into();
     let terms = Terms::new(claim.nonce(), Default::default(), Default::default());
     statements.extend([
         sql.open_over_expired(&KEY, claim.fingerprint(), &terms),
         sql.look_uncommitted(&KEY),
         sql.is_committed(claim),
         sql.read_locked(&KEY),
+        sql.save_unknown(claim, Default::default()),
     ]);
     statements.extend(upkeep.delete(&keys()));
     statements

@@ -1,4 +1,4 @@
-use std::{fmt::Write, sync::Arc};
+use std::sync::Arc;
 
 use sqlx::{
     AssertSqlSafe, FromRow, MySql, SqlSafeStr, SqlStr,
@@ -11,7 +11,7 @@ use crate::{
     StoreError,
     store::{
         TableName,
-        sql::{Columns, Found},
+        sql::{Columns, Found, hex},
     },
 };
 
@@ -32,8 +32,9 @@ impl Statement {
         self.0.clone()
     }
 
-    /// With these in the place of its question marks, and behind a `COMMIT`: where a stranger has left the session in a transaction, as
-    /// sqlx does when a `begin` is dropped, what the statement writes would not be committed otherwise.
+    /// With these in the place of its question marks, and between two `COMMIT`s. Where a stranger has left the session in a
+    /// transaction, as sqlx does when a `begin` is dropped, the statement would not see what others have committed since, nor would
+    /// what it writes be committed; and where the session doesn't autocommit, it begins one by itself.
     pub(super) fn committed(&self, arguments: &[String]) -> String {
         let mut parts = self.0.as_str().split('?');
         let mut text = format!("COMMIT; {}", parts.next().unwrap_or_default());
@@ -41,6 +42,7 @@ impl Statement {
             text.push_str(argument);
             text.push_str(part);
         }
+        text.push_str("; COMMIT");
         text
     }
 
@@ -50,21 +52,26 @@ impl Statement {
     }
 }
 
-/// Puts `{table}` and `{now}` into the template.
+/// Nothing, as a number; and as the id of what was inserted last, [`IS_COMMITTED`] if the statement is in a transaction of its own. MySQL
+/// can't tell, and so never does.
+const TOLD: &str = "0 * LAST_INSERT_ID(0 /*M! + (@@in_transaction = 0 AND @@autocommit = 1) */)";
+
+/// What a statement with `{told}` in it tells that is committed by itself.
+pub(super) const IS_COMMITTED: u64 = 1;
+
+/// Puts `{table}`, `{now}` and `{told}` into the template.
 pub(super) fn filled(template: &str, table: &TableName) -> String {
     template
         .replace("{table}", &table.quoted('`'))
         .replace("{now}", NOW)
+        .replace("{told}", TOLD)
 }
 
 /// Bytes as they are written in a statement.
 pub(super) fn literal(bytes: &[u8]) -> String {
     let mut literal = String::with_capacity(bytes.len() * 2 + 3);
     literal.push_str("x'");
-    for byte in bytes {
-        // Writing to a string can't fail.
-        let _ = write!(literal, "{byte:02x}");
-    }
+    hex::encode(bytes, &mut literal);
     literal.push('\'');
     literal
 }

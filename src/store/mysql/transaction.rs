@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use sqlx::MySqlPool;
 
-use super::{dialect::Dialect, schema::TRANSACTIONS, upkeep::UpkeepSql};
+use super::{dialect::Dialect, schema::TRANSACTIONS, statement::literal, upkeep::UpkeepSql};
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError,
     store::{
@@ -170,9 +170,8 @@ impl Store for TransactionStore {
             return Ok(false);
         }
         let Dialect { database, sql } = self.dialect();
-        let forgotten = database
-            .execute(|| sql.forget.query().bind(&key.as_bytes()[..]))
-            .await?;
+        let forget = sql.forget.committed(&[literal(key.as_bytes())]);
+        let forgotten = database.execute_script(&forget).await?;
         Ok(forgotten.rows_affected() > 0)
     }
 

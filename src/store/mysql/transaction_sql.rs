@@ -75,7 +75,7 @@ const FORGET: &str = "DELETE FROM {table} WHERE record_key = ? AND expires - {no
 pub(super) struct TransactionSql {
     pub(super) read: Statement,
     pub(super) save: Statement,
-    pub(super) save_unknown: Statement,
+    save_unknown: Statement,
     pub(super) forget: Statement,
     /// Sets the savepoint in the transaction.
     pub(super) begin: Statement,
@@ -170,6 +170,16 @@ impl TransactionSql {
             literal(key.as_bytes()),
             literal(nonce.as_bytes())
         )
+    }
+
+    /// Keeps the claim's row, which has no response, for so long.
+    pub(super) fn save_unknown(&self, claim: &Claim, retention: Duration) -> String {
+        let (key, nonce) = (claim.key(), claim.nonce());
+        self.save_unknown.committed(&[
+            to_micros(retention).to_string(),
+            literal(key.as_bytes()),
+            literal(nonce.as_bytes()),
+        ])
     }
 
     /// The record, after any transaction that has written it has ended. What a stranger has left open in the session is

@@ -33,7 +33,7 @@ impl UpkeepSql {
     pub(super) fn new(table: &TableName) -> Self {
         Self {
             expired: Statement::new(filled(EXPIRED, table)),
-            delete: filled(DELETE, table),
+            delete: filled(&format!("COMMIT; {DELETE}"), table),
             ping: Statement::new(filled(PING, table)),
         }
     }
@@ -63,7 +63,8 @@ impl UpkeepSql {
         database: &Database,
         batch: u64,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        let rows = database.fetch(|| self.expired.query().bind(batch)).await?;
+        let expired = self.expired.committed(&[batch.to_string()]);
+        let rows = database.fetch_script(&expired).await?;
         rows.iter()
             .map(|row| row.try_get(0).map_err(failed))
             .collect()
@@ -76,13 +77,14 @@ impl UpkeepSql {
             // Writing to a string can't fail.
             let _ = write!(delete, ", {}", literal(key));
         }
-        delete.push(')');
+        delete.push_str("); COMMIT");
         Some(delete)
     }
 
     /// Reads the table: one that is missing or may not be read shows here.
     pub(super) async fn ping(&self, database: &Database) -> Result<(), StoreError> {
-        database.fetch(|| self.ping.query()).await.map(drop)
+        let ping = self.ping.committed(&[]);
+        database.fetch_script(&ping).await.map(drop)
     }
 }
 

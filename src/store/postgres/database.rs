@@ -4,7 +4,7 @@ use sqlx::{
 };
 
 use super::{
-    error::{failed, is_aborted, is_answer, is_conflict, is_read_only},
+    error::{failed, is_aborted, is_answer, is_conflict, is_older, is_read_only},
     statement::{Argument, Statement},
     transaction_sql::ROLLBACK,
 };
@@ -93,8 +93,9 @@ impl Database {
         };
         match answer {
             Ok(Some(rows)) => return Ok(rows),
-            Err(error) if !is_aborted(&error) && !is_read_only(&error) => return Err(error),
-            Ok(None) | Err(_) => {}
+            Ok(None) => {}
+            Err(error) if is_aborted(&error) || is_read_only(&error) || is_older(&error) => {}
+            Err(error) => return Err(error),
         }
         // Whatever the stranger did, nobody would have committed it.
         sqlx::raw_sql(ROLLBACK).execute(&mut *connection).await?;
@@ -109,18 +110,27 @@ impl Database {
     ) -> Result<Vec<PgRow>, StoreError> {
         let text = statement.spelled(arguments).unwrap_or_default();
         let text = format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {text}; COMMIT");
-        let mut guarded =
-            Guarded::<Postgres>::new(self.acquire().await.map_err(failed)?, Kept::default());
-        let Some(connection) = guarded.connection() else {
-            return Err(failed(sqlx::Error::PoolClosed));
+        let answer = match self.read_once(&text).await {
+            // The stranger's transaction has ended now.
+            Err(error) if is_older(&error) || is_aborted(&error) => self.read_once(&text).await,
+            answer => answer,
         };
-        let answer = bounded(sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection)).await;
+        answer.map_err(failed)
+    }
+
+    async fn read_once(&self, text: &str) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut guarded = Guarded::<Postgres>::new(self.acquire().await?, Kept::default());
+        let Some(connection) = guarded.connection() else {
+            return Err(sqlx::Error::PoolClosed);
+        };
+        let text = sqlx::raw_sql(AssertSqlSafe(text.to_owned()));
+        let answer = bounded(text.fetch_all(connection)).await;
         match &answer {
             Ok(_) => guarded.pool(),
             Err(error) if is_answer(error) => end_uncounted(guarded).await,
             Err(_) => drop(guarded.close().await),
         }
-        answer.map_err(failed)
+        answer
     }
 
     /// Tells whether the server answers.
@@ -166,13 +176,13 @@ fn alone(answer: Result<Vec<PgRow>, sqlx::Error>) -> Result<Option<Vec<PgRow>>, 
     Ok((!rows.first().is_some_and(is_strange)).then_some(rows))
 }
 
-/// Between `BEGIN` and `COMMIT`, a message each.
+/// Between `BEGIN` and `COMMIT`, a message each. At READ COMMITTED, which fails in a stranger's transaction that sees less.
 async fn in_transaction(
     connection: &mut PgConnection,
     statement: &Statement,
     arguments: &[Argument<'_>],
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    begin::<Postgres>(connection, "BEGIN").await?;
+    begin::<Postgres>(connection, "BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     let rows = statement
         .unnamed(arguments)
         .fetch_all(&mut *connection)

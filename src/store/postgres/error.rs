@@ -57,6 +57,11 @@ pub(super) fn is_aborted(error: &sqlx::Error) -> bool {
     state(error).as_deref() == Some("25P02")
 }
 
+/// A transaction was open already, and sees no more of others than it did at its first statement.
+pub(super) fn is_older(error: &sqlx::Error) -> bool {
+    state(error).as_deref() == Some("25001")
+}
+
 /// The server itself answered: the connection is in order.
 pub(super) fn is_answer(error: &sqlx::Error) -> bool {
     state(error).is_some()

@@ -106,10 +106,8 @@ impl LeaseStore {
         arguments: &[Argument<'_>],
     ) -> Result<bool, StoreError> {
         let rows = self.database.run(statement, arguments).await?;
-        let Some(row) = rows.first() else {
-            return Ok(false);
-        };
-        row.try_get(0).map_err(failed)
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+        row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 }
 
@@ -219,7 +217,11 @@ impl LeaseDialect for LeaseStore {
         let columns = columns(row).map_err(failed)?;
         // Of a new claim there is nothing but its fence.
         match columns {
-            (_, None, _, _, _, Some(fence), ..) => Ok(Looked::Claimed(Claim::new(
+            Columns {
+                tag: None,
+                fence: Some(fence),
+                ..
+            } => Ok(Looked::Claimed(Claim::new(
                 *key,
                 *fingerprint,
                 nonce,
@@ -257,12 +259,12 @@ impl LeaseDialect for LeaseStore {
             terms.retention().into(),
         ];
         let claimed = self.database.run(&self.sql.claim_over, &arguments).await?;
-        let Some(row) = claimed.first() else {
-            return Ok(None);
-        };
-        let fence: i64 = row.try_get(0).map_err(failed)?;
-        let fence = u64::try_from(fence).unwrap_or(0);
-        Ok(Some(Claim::new(*key, *fingerprint, nonce, attempt, fence)))
+        let row = claimed.first().ok_or(sqlx::Error::RowNotFound);
+        let fence: Option<i64> = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+        Ok(fence.map(|fence| {
+            let fence = u64::try_from(fence).unwrap_or(0);
+            Claim::new(*key, *fingerprint, nonce, attempt, fence)
+        }))
     }
 
     async fn renew_row(&self, claim: &Claim, lease: Duration) -> Result<bool, StoreError> {
@@ -314,25 +316,29 @@ impl LeaseDialect for LeaseStore {
         let nonce = claim.nonce();
         let arguments = [claim.key().into(), Argument::nonce(&nonce)];
         let rows = self.database.run(&self.sql.notes, &arguments).await?;
-        let row = rows.first().map(|row| bytes(row, 0));
-        row.transpose().map_err(failed)
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+        let notes = row.and_then(|row| {
+            let is_there: bool = row.try_get(0)?;
+            is_there.then(|| bytes(row, 1)).transpose()
+        });
+        notes.map_err(failed)
     }
 }
 
 /// A row of the table as it is read, behind the clock.
 pub(super) fn columns(row: &PgRow) -> Result<Columns, sqlx::Error> {
-    Ok((
-        row.try_get(0)?,
-        row.try_get(1)?,
-        bytes(row, 2)?,
-        bytes(row, 3)?,
-        row.try_get(4)?,
-        row.try_get(5)?,
-        row.try_get(6)?,
-        row.try_get(7)?,
-        row.try_get(8)?,
-        bytes(row, 9)?,
-    ))
+    Ok(Columns {
+        now: row.try_get(0)?,
+        tag: row.try_get(1)?,
+        fingerprint: bytes(row, 2)?,
+        nonce: bytes(row, 3)?,
+        attempt: row.try_get(4)?,
+        fence: row.try_get(5)?,
+        state: row.try_get(6)?,
+        lease_end: row.try_get(7)?,
+        expires: row.try_get(8)?,
+        response: bytes(row, 9)?,
+    })
 }
 
 const SCHEMA: Schema = Schema {

@@ -1,6 +1,7 @@
 //! The statements of the lease store. None binds a time: the database's clock is in the text, and only durations are bound.
 //!
-//! Each tells by the column `is_own` whether it is committed: see [`Database::run`](super::database::Database::run).
+//! Each tells by the column `is_own` whether it is committed: see [`Database::run`](super::database::Database::run). What writes or
+//! locks nothing at all may give no row, and what only reads gives one also where there is no record.
 //!
 //! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`.
 
@@ -63,19 +64,22 @@ SELECT now, fingerprint_tag::bigint, fingerprint, nonce, attempt::bigint, fence,
     {own} AS is_own
 FROM (SELECT {now} AS now) AS clock LEFT JOIN {table} ON record_key = $1::bytea";
 
-/// The claim: a new row, or over the row of nonce $6 and state $7, if it is over by now. No row back = read again.
+/// The claim: a new row, or over the row of nonce $6 and state $7, if it is over by now. No fence = read again.
 const CLAIM_OVER: &str = "
-INSERT INTO {table} AS record
-    (record_key, fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires)
-SELECT $1::bytea, $2::bigint, $3::bytea, $4::bytea, $5::bigint, now, 0, now + $8::bigint, now + $8::bigint + $9::bigint
-FROM (SELECT {now} AS now) AS clock
-ON CONFLICT (record_key) DO UPDATE SET
-    fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
-    attempt = excluded.attempt, fence = greatest(record.fence + 1, excluded.fence), state = 0,
-    lease_end = excluded.lease_end, expires = excluded.expires, response = NULL,
-    steps = CASE WHEN excluded.attempt > 1 THEN record.steps END
-WHERE record.nonce = $6::bytea AND record.state = $7::bigint AND record.lease_end <= {now}
-RETURNING fence, {own} AS is_own";
+WITH claimed AS (
+    INSERT INTO {table} AS record
+        (record_key, fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires)
+    SELECT $1::bytea, $2::bigint, $3::bytea, $4::bytea, $5::bigint, now, 0, now + $8::bigint, now + $8::bigint + $9::bigint
+    FROM (SELECT {now} AS now) AS clock
+    ON CONFLICT (record_key) DO UPDATE SET
+        fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
+        attempt = excluded.attempt, fence = greatest(record.fence + 1, excluded.fence), state = 0,
+        lease_end = excluded.lease_end, expires = excluded.expires, response = NULL,
+        steps = CASE WHEN excluded.attempt > 1 THEN record.steps END
+    WHERE record.nonce = $6::bytea AND record.state = $7::bigint AND record.lease_end <= {now}
+    RETURNING fence
+)
+SELECT (SELECT fence FROM claimed), {own} AS is_own";
 
 /// Of a running claim only; what is kept after the lease stays as long as it was.
 const RENEW: &str = "
@@ -90,18 +94,21 @@ SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 /// Settles as state $7 with response $9, kept for $8: over the claim's own running record, over an expired one, or as a new one.
 /// `lease_end` is `expires` for a completed record ($10 = 1), and the present for an abandoned one ($10 = 0).
 const SETTLE: &str = "
-INSERT INTO {table} AS record
-    (record_key, fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires, response)
-SELECT $1::bytea, $2::bigint, $3::bytea, $4::bytea, $5::bigint, $6::bigint, $7::bigint,
-    now + $8::bigint * $10::bigint, now + $8::bigint, $9::bytea
-FROM (SELECT {now} AS now) AS clock
-ON CONFLICT (record_key) DO UPDATE SET
-    fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
-    attempt = excluded.attempt, fence = greatest(record.fence, excluded.fence), state = excluded.state,
-    lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response,
-    steps = CASE WHEN record.nonce = excluded.nonce AND excluded.state = 2 THEN record.steps END
-WHERE (record.nonce = excluded.nonce AND record.state = 0) OR record.expires <= {now}
-RETURNING true, {own} AS is_own";
+WITH written AS (
+    INSERT INTO {table} AS record
+        (record_key, fingerprint_tag, fingerprint, nonce, attempt, fence, state, lease_end, expires, response)
+    SELECT $1::bytea, $2::bigint, $3::bytea, $4::bytea, $5::bigint, $6::bigint, $7::bigint,
+        now + $8::bigint * $10::bigint, now + $8::bigint, $9::bytea
+    FROM (SELECT {now} AS now) AS clock
+    ON CONFLICT (record_key) DO UPDATE SET
+        fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
+        attempt = excluded.attempt, fence = greatest(record.fence, excluded.fence), state = excluded.state,
+        lease_end = excluded.lease_end, expires = excluded.expires, response = excluded.response,
+        steps = CASE WHEN record.nonce = excluded.nonce AND excluded.state = 2 THEN record.steps END
+    WHERE (record.nonce = excluded.nonce AND record.state = 0) OR record.expires <= {now}
+    RETURNING true
+)
+SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 /// Appends to the notes.
 const NOTE: &str = "
@@ -112,9 +119,11 @@ WITH written AS (
 )
 SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
+/// One row, always: whether the claim's is there, and what it has.
 const NOTES: &str = "
-SELECT steps, {own} AS is_own FROM {table}
-WHERE record_key = $1::bytea AND nonce = $2::bytea AND state <> 1 AND expires > {now}";
+SELECT record_key IS NOT NULL, steps, {own} AS is_own
+FROM (SELECT) AS one LEFT JOIN {table}
+    ON record_key = $1::bytea AND nonce = $2::bytea AND state <> 1 AND expires > {now}";
 
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "

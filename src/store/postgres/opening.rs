@@ -77,18 +77,18 @@ pub(super) fn found(row: Option<&PgRow>) -> Result<Found, StoreError> {
             Some(_) => State::Completed,
             None => State::Abandoned,
         };
-        Ok((
-            row.try_get(0)?,
-            tag.map(i64::from),
-            bytes(row, 2)?,
-            bytes(row, 3)?,
-            Some(1),
-            row.try_get(4)?,
-            Some(state as i64),
-            expires,
+        Ok(Columns {
+            now: row.try_get(0)?,
+            tag: tag.map(i64::from),
+            fingerprint: bytes(row, 2)?,
+            nonce: bytes(row, 3)?,
+            attempt: Some(1),
+            fence: row.try_get(4)?,
+            state: Some(state as i64),
+            lease_end: expires,
             expires,
             response,
-        ))
+        })
     };
     Found::read(columns().map_err(failed)?)
 }

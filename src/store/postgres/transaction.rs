@@ -144,10 +144,8 @@ impl Store for TransactionStore {
             .database
             .run(&dialect.sql.forget, &[key.into()])
             .await?;
-        match rows.first() {
-            Some(row) => row.try_get(0).map_err(failed),
-            None => Ok(false),
-        }
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+        row.and_then(|row| row.try_get(0)).map_err(failed)
     }
 
     async fn purge_expired(&self, limit: u32) -> Result<u64, StoreError> {

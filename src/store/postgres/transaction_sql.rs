@@ -31,8 +31,8 @@ impl TransactionSql {
         Self {
             read: statement(&READ.replace("{more}", ", {own} AS is_own")),
             look: statement(&READ.replace("{more}", &format!("{SETTINGS}, {LIMITS}"))),
-            save: statement(&save(IS_OURS, "true")),
-            save_unknown: statement(&save("", "{own} AS is_own")),
+            save: statement(&save(IS_OURS)),
+            save_unknown: statement(&SAVE_UNKNOWN.replace("{save}", &save(""))),
             forget: statement(FORGET),
             purge: statement(upkeep::PURGE),
             table: table.quoted('"'),
@@ -96,9 +96,8 @@ impl TransactionSql {
     }
 }
 
-fn save(condition: &str, returned: &str) -> String {
+fn save(condition: &str) -> String {
     SAVE.replace("{condition}", condition)
-        .replace("{returned}", returned)
 }
 
 fn spelled(statement: &Statement, arguments: &[Argument<'_>]) -> String {
@@ -162,13 +161,18 @@ ON CONFLICT (record_key) DO UPDATE SET
     fingerprint_tag = excluded.fingerprint_tag, fingerprint = excluded.fingerprint, nonce = excluded.nonce,
     fence = greatest(record.fence, excluded.fence), expires = excluded.expires, response = excluded.response
 WHERE record.expires <= {now}
-RETURNING {returned}";
+RETURNING true";
+
+const SAVE_UNKNOWN: &str =
+    "WITH written AS ({save}) SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 
 const IS_OURS: &str =
     " WHERE current_setting('tower_idempotency.claim', true) = encode($4::bytea, 'hex')";
 
-const FORGET: &str =
-    "DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now}, {own} AS is_own";
+/// One row: whether it was live.
+const FORGET: &str = "
+WITH deleted AS (DELETE FROM {table} WHERE record_key = $1::bytea RETURNING expires > {now} AS is_live)
+SELECT coalesce((SELECT is_live FROM deleted), false), {own} AS is_own";
 
 #[cfg(test)]
 mod tests {

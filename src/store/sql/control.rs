@@ -13,6 +13,7 @@ pub(crate) async fn begin<DB: Database>(
 }
 
 /// Commits. On an error the transaction may still be open.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) async fn commit<DB: Database>(connection: &mut DB::Connection) -> Result<(), Error> {
     DB::TransactionManager::commit(connection).await
 }

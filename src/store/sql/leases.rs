@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Decision, Found, State, Stored, decide};
+use super::{Attempts, Decision, Found, State, Stored, decide};
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind,
     store::{
@@ -72,6 +72,7 @@ pub(crate) trait LeaseDialect: Sync {
 }
 
 /// What [`claim_or_read`](LeaseDialect::claim_or_read) did.
+#[allow(dead_code, reason = "SQLite only reads")]
 pub(crate) enum Looked {
     Claimed(Claim),
     Found(Found),
@@ -112,31 +113,54 @@ pub(crate) async fn reserve<D: LeaseDialect>(
     fingerprint: &Fingerprint,
     terms: &Terms,
 ) -> Result<Reservation, StoreError> {
+    let mut attempts = Attempts::default();
     loop {
-        let found = match dialect.claim_or_read(key, fingerprint, terms).await? {
-            Looked::Claimed(claim) => return Ok(Reservation::Acquired(claim)),
-            Looked::Found(found) => found,
-            Looked::LookAgain => continue,
+        let look = dialect.claim_or_read(key, fingerprint, terms).await?;
+        let reserved = match look {
+            Looked::Claimed(claim) => Some(Reservation::Acquired(claim)),
+            Looked::Found(found) => go_on(dialect, key, fingerprint, terms, &found).await?,
+            Looked::LookAgain => None,
         };
-        let is_busy = |stored: &Stored| dialect.is_busy(stored);
-        match decide(&found, fingerprint, terms, is_busy)? {
-            Decision::Answer(answer) => return Ok(answer),
-            Decision::Resume(stored) => {
-                let claim = stored.claim(key);
-                if dialect.renew_row(&claim, terms.lease()).await? {
-                    return Ok(Reservation::Acquired(claim));
-                }
-            }
-            Decision::Claim { over, attempt } => {
-                let claimed = dialect
-                    .claim_over(key, fingerprint, terms, over, attempt)
-                    .await?;
-                if let Some(claim) = claimed {
-                    return Ok(Reservation::Acquired(claim));
-                }
-            }
+        if let Some(reservation) = reserved {
+            return Ok(reservation);
+        }
+        if !attempts.again().await {
+            return Err(kept_away());
         }
     }
+}
+
+/// Answers from the row that was read, or claims it; none if it isn't that one any more.
+async fn go_on<D: LeaseDialect>(
+    dialect: &D,
+    key: &RecordKey,
+    fingerprint: &Fingerprint,
+    terms: &Terms,
+    found: &Found,
+) -> Result<Option<Reservation>, StoreError> {
+    let is_busy = |stored: &Stored| dialect.is_busy(stored);
+    let claimed = match decide(found, fingerprint, terms, is_busy)? {
+        Decision::Answer(answer) => return Ok(Some(answer)),
+        Decision::Resume(stored) => {
+            let claim = stored.claim(key);
+            let is_renewed = dialect.renew_row(&claim, terms.lease()).await?;
+            is_renewed.then_some(claim)
+        }
+        Decision::Claim { over, attempt } => {
+            dialect
+                .claim_over(key, fingerprint, terms, over, attempt)
+                .await?
+        }
+    };
+    Ok(claimed.map(Reservation::Acquired))
+}
+
+/// Others can't have come first each time.
+fn kept_away() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Other,
+        "the key's row can neither be written nor read: a trigger of the table, or a policy, keeps it away",
+    )
 }
 
 pub(crate) async fn renew<D: LeaseDialect>(
@@ -157,6 +181,7 @@ pub(crate) async fn settle<D: LeaseDialect>(
     settled: Settled<'_>,
     retention: Duration,
 ) -> Result<(), StoreError> {
+    let mut attempts = Attempts::default();
     loop {
         if dialect.settle_row(claim, settled, retention).await? {
             return Ok(());
@@ -167,7 +192,8 @@ pub(crate) async fn settle<D: LeaseDialect>(
             }
             Some(_) => return Err(StoreErrorKind::LostClaim.into()),
             // It expired in between, so it is the claim's to write.
-            None => {}
+            None if attempts.again().await => {}
+            None => return Err(kept_away()),
         }
     }
 }

@@ -6,6 +6,7 @@ use tokio::time::timeout;
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Gives a server up that doesn't answer.
+#[allow(dead_code, reason = "SQLite has no server")]
 pub(crate) async fn bounded<T>(
     answer: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {

@@ -1,5 +1,6 @@
 //! What the SQL backends share. Only the dialect differs: statements, locking and error codes.
 
+mod attempts;
 mod control;
 mod decide;
 mod driver_error;
@@ -20,22 +21,27 @@ mod stored;
 mod table_name;
 pub(crate) mod transactions;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::control::commit;
 #[cfg(feature = "mysql")]
 pub(crate) use self::control::start_rollback;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) use self::retry::{Attempts, retry};
+#[cfg(feature = "sqlite")]
+pub(crate) use self::stored::corrupt;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use self::table_name::{InvalidTableName, TableName};
 pub(crate) use self::{
-    control::{begin, commit, depth, rollback},
+    attempts::Attempts,
+    control::{begin, depth, rollback},
     decide::{ASK_AGAIN, Decision, decide},
     driver_error::{explained, unanswered},
     fences::Fences,
     guarded::{Guarded, Kept},
-    limit::{ANSWER_LIMIT, bounded},
+    limit::ANSWER_LIMIT,
     micros::{from_micros, to_micros},
     registry::{Busy, Entry, Registry, Running},
     report::{report_unknown_not_written, report_unused},
     slot::{End, Lent, NotTaken, Returned, Slot},
-    stored::{Columns, Found, State, Stored, corrupt},
+    stored::{Columns, Found, State, Stored},
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use self::{limit::bounded, retry::retry};

@@ -1,9 +1,6 @@
-use std::time::Duration;
-
 use sqlx::Error;
-use tokio::time::sleep;
 
-use crate::jitter;
+use super::Attempts;
 
 /// Runs a statement (or a transaction) that may lose against another one, again if it did: the database has undone it, and the
 /// other is through by the time the pause is over, which is random, or those who met would meet again. The last attempt's error is the caller's.
@@ -27,44 +24,12 @@ where
     }
 }
 
-/// How often, and after which pauses.
-pub(crate) struct Attempts {
-    left: usize,
-    longest: Duration,
-}
-
-impl Default for Attempts {
-    fn default() -> Self {
-        Self {
-            left: ATTEMPTS,
-            longest: FIRST_PAUSE,
-        }
-    }
-}
-
-impl Attempts {
-    /// Pauses after an attempt that lost. False after the last one, at once.
-    pub(crate) async fn again(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        if self.left == 0 {
-            return false;
-        }
-        sleep(jitter::within(Duration::ZERO..=self.longest)).await;
-        self.longest = (self.longest * 2).min(LONGEST_PAUSE);
-        true
-    }
-}
-
-/// About a second and a half in all, on average half of that.
-const ATTEMPTS: usize = 12;
-const FIRST_PAUSE: Duration = Duration::from_millis(4);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::store::sql::attempts::ATTEMPTS;
 
     #[tokio::test(start_paused = true)]
     async fn a_conflict_is_retried_and_nothing_else() {

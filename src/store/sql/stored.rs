@@ -1,22 +1,46 @@
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+
 use super::from_micros;
 use crate::{
     Fingerprint, RecordKey, SavedResponse, StoreError, StoreErrorKind, Tag,
     store::{Claim, Nonce, Record, RecordState},
 };
 
-/// A row as every dialect selects it: the clock, then the record's columns, which are NULL where there is no row.
-pub(crate) type Columns = (
-    i64,
-    Option<i64>,
-    Option<Vec<u8>>,
-    Option<Vec<u8>>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<Vec<u8>>,
-);
+/// A row as every dialect selects it, in this order: the clock, then the record's columns, which are NULL where there is no row.
+pub(crate) struct Columns {
+    pub(crate) now: i64,
+    pub(crate) tag: Option<i64>,
+    pub(crate) fingerprint: Option<Vec<u8>>,
+    pub(crate) nonce: Option<Vec<u8>>,
+    pub(crate) attempt: Option<i64>,
+    pub(crate) fence: Option<i64>,
+    pub(crate) state: Option<i64>,
+    pub(crate) lease_end: Option<i64>,
+    pub(crate) expires: Option<i64>,
+    pub(crate) response: Option<Vec<u8>>,
+}
+
+impl<'r, R: Row> FromRow<'r, R> for Columns
+where
+    usize: ColumnIndex<R>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            now: row.try_get(0)?,
+            tag: row.try_get(1)?,
+            fingerprint: row.try_get(2)?,
+            nonce: row.try_get(3)?,
+            attempt: row.try_get(4)?,
+            fence: row.try_get(5)?,
+            state: row.try_get(6)?,
+            lease_end: row.try_get(7)?,
+            expires: row.try_get(8)?,
+            response: row.try_get(9)?,
+        })
+    }
+}
 
 /// What one read found, with the backend's clock of the same moment.
 pub(crate) struct Found {
@@ -47,24 +71,23 @@ pub(crate) enum State {
 
 impl Found {
     pub(crate) fn read(columns: Columns) -> Result<Self, StoreError> {
-        let (now, tag, fingerprint, nonce, attempt, fence, state, lease_end, expires, response) =
-            columns;
-        let stored = match tag {
+        let stored = match columns.tag {
             None => None,
             Some(tag) => Some(Stored {
                 fingerprint: Fingerprint::new(
                     Tag::from_u16(number(Some(tag))?),
-                    bytes(fingerprint)?,
+                    bytes(columns.fingerprint)?,
                 ),
-                nonce: Nonce::from_bytes(bytes(nonce)?),
-                attempt: number(attempt)?,
-                fence: number(fence)?,
-                state: State::read(number(state)?)?,
-                lease_end: number(lease_end)?,
-                expires: number(expires)?,
-                response: response.unwrap_or_default(),
+                nonce: Nonce::from_bytes(bytes(columns.nonce)?),
+                attempt: number(columns.attempt)?,
+                fence: number(columns.fence)?,
+                state: State::read(number(columns.state)?)?,
+                lease_end: number(columns.lease_end)?,
+                expires: number(columns.expires)?,
+                response: columns.response.unwrap_or_default(),
             }),
         };
+        let now = columns.now;
         Ok(Self { now, stored })
     }
 

@@ -27,6 +27,7 @@ impl TableName {
         }
     }
 
+    #[cfg(feature = "mysql")]
     pub(crate) fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
     }
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn a_name_is_taken_apart_once_and_quoted() {
         let name: TableName = "Audit.idempotency_2".parse().unwrap();
-        assert_eq!(name.schema(), Some("Audit"));
+        assert_eq!(name.schema.as_deref(), Some("Audit"));
         assert_eq!(name.quoted('"'), r#""Audit"."idempotency_2""#);
         assert_eq!(name.quoted('`'), "`Audit`.`idempotency_2`");
         assert_eq!(name.to_string(), "Audit.idempotency_2");

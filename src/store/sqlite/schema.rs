@@ -1,14 +1,18 @@
-use sqlx::{Connection, SqliteConnection, SqlitePool};
+use sqlx::{Connection, Row, SqliteConnection, SqlitePool};
 
 use super::error::failed;
 use crate::{StoreError, StoreErrorKind};
 
-/// A table of ours: its name among the schema versions, the shipped file that makes it, and the columns that it then has.
+/// A table of ours: its name among the schema versions, the shipped file that makes it, and the columns that it then has, with their
+/// types.
 pub(super) struct Schema {
     pub(super) name: &'static str,
     pub(super) script: &'static str,
-    pub(super) columns: &'static [&'static str],
+    pub(super) columns: &'static [(&'static str, &'static str)],
 }
+
+/// What a record has none of as long as there is none.
+const NULLABLE: [&str; 2] = ["response", "steps"];
 
 /// The version of the tables that this release makes and knows.
 const VERSION: i64 = 1;
@@ -34,6 +38,8 @@ pub(super) async fn migrate(pool: &SqlitePool, schema: &Schema) -> Result<(), St
             .execute(&mut *transaction)
             .await
             .map_err(failed)?;
+        // One that was there without a version may be anything.
+        check_table(&mut transaction, schema).await?;
     }
     transaction.commit().await.map_err(failed)
 }
@@ -58,7 +64,7 @@ pub(super) async fn check(pool: &SqlitePool, schema: &Schema) -> Result<(), Stor
 async fn is_there(connection: &mut SqliteConnection, schema: &Schema) -> Result<bool, StoreError> {
     match version(connection, schema).await? {
         None => Ok(false),
-        Some(VERSION) => check_columns(connection, schema).await.map(|()| true),
+        Some(VERSION) => check_table(connection, schema).await.map(|()| true),
         Some(other) => Err(StoreError::new(
             StoreErrorKind::Other,
             format!(
@@ -70,29 +76,80 @@ async fn is_there(connection: &mut SqliteConnection, schema: &Schema) -> Result<
 }
 
 /// A table of this version may have been made before its first release, or by hand.
-async fn check_columns(
-    connection: &mut SqliteConnection,
-    schema: &Schema,
-) -> Result<(), StoreError> {
+async fn check_table(connection: &mut SqliteConnection, schema: &Schema) -> Result<(), StoreError> {
     let table = format!("tower_idempotency_{}", schema.name);
-    let found: Vec<String> = sqlx::query_scalar("SELECT name FROM pragma_table_info(?)")
+    let columns: Vec<Column> = sqlx::query_as(COLUMNS)
         .bind(&table)
-        .fetch_all(connection)
+        .fetch_all(&mut *connection)
         .await
         .map_err(failed)?;
-    let is_missing = |column: &&&str| !found.iter().any(|found| found == **column);
-    let missing: Vec<&str> = schema.columns.iter().filter(is_missing).copied().collect();
-    if missing.is_empty() {
+    let mut problems = column_problems(schema, &columns);
+    let summary = sqlx::query(SUMMARY).bind(&table);
+    let summary = summary.fetch_one(connection).await.map_err(failed)?;
+    for (index, problem) in PROBLEMS.iter().enumerate() {
+        if !summary.try_get::<bool, _>(index).map_err(failed)? {
+            problems.push((*problem).to_owned());
+        }
+    }
+    if problems.is_empty() {
         return Ok(());
     }
     Err(StoreError::new(
         StoreErrorKind::Other,
         format!(
-            "the table `{table}` lacks {}: `migrate()` makes it where there is none",
-            missing.join(", ")
+            "the table `{table}` {}: `migrate()` makes it where there is none",
+            problems.join(", ")
         ),
     ))
 }
+
+fn column_problems(schema: &Schema, columns: &[Column]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, kind) in schema.columns {
+        match columns.iter().find(|(found, ..)| found == name) {
+            None => problems.push(format!("lacks the column `{name}`")),
+            Some((_, found, ..)) if found != kind => {
+                problems.push(format!("has `{name}` as {found} instead of {kind}"));
+            }
+            Some((_, _, true, _)) if NULLABLE.contains(name) => {
+                problems.push(format!("has `{name}` as NOT NULL"));
+            }
+            Some(_) => {}
+        }
+    }
+    for (name, _, is_not_null, is_filled) in columns {
+        let is_ours = schema.columns.iter().any(|(ours, _)| name == ours);
+        if !is_ours && *is_not_null && !is_filled {
+            problems.push(format!("has `{name}` as NOT NULL without a default"));
+        }
+    }
+    problems
+}
+
+/// Name, type, whether it is NOT NULL, and whether it is filled by itself.
+type Column = (String, String, bool, bool);
+
+/// Generated ones are hidden in their own way.
+const COLUMNS: &str = "
+SELECT lower(name), upper(type), \"notnull\", dflt_value IS NOT NULL OR hidden > 0 OR (pk > 0 AND upper(type) = 'INTEGER')
+FROM pragma_table_xinfo(?1)";
+
+/// One row: what [`PROBLEMS`] are the lack of. Expired rows are purged by their `rowid`.
+const SUMMARY: &str = "
+WITH indexes AS (
+    SELECT \"unique\" AS is_unique, partial,
+        (SELECT group_concat(lower(name)) FROM pragma_index_info(list.name)) || ',' AS columns
+    FROM pragma_index_list(?1) AS list)
+SELECT EXISTS (SELECT 1 FROM pragma_table_list WHERE schema = 'main' AND lower(name) = ?1 AND type = 'table' AND NOT wr),
+    EXISTS (SELECT 1 FROM indexes WHERE is_unique AND NOT partial AND columns = 'record_key,'),
+    EXISTS (SELECT 1 FROM indexes WHERE NOT partial AND columns LIKE 'expires,%'),
+    NOT EXISTS (SELECT 1 FROM indexes WHERE is_unique AND columns IS NOT 'record_key,')";
+const PROBLEMS: [&str; 4] = [
+    "is no plain table with a rowid",
+    "lacks a unique index on `record_key` alone",
+    "lacks an index on `expires`",
+    "has another unique index",
+];
 
 async fn version(
     connection: &mut SqliteConnection,

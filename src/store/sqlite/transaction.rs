@@ -76,7 +76,8 @@ impl TransactionStore {
         }))
     }
 
-    /// Creates the store's table, `tower_idempotency_transactions`, if it isn't there, in one transaction.
+    /// Creates the store's table, `tower_idempotency_transactions`, if it isn't there, in one transaction, and [checks](Self::check)
+    /// it.
     ///
     /// The same SQL is shipped as `src/store/sqlite/transaction.sql`. The journal mode is left alone, it concerns the whole database.
     ///
@@ -86,13 +87,13 @@ impl TransactionStore {
     ///
     /// # Errors
     ///
-    /// If the table was made by a later release, if SQLite is older than 3.37, or if the database fails.
+    /// What [`check`](Self::check) finds, or if the database fails.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         schema::migrate(self.pool(), &SCHEMA).await
     }
 
-    /// Fails unless the store's table is there and of this release's version: for an application that migrates by other means,
-    /// and wants to hear of it when it starts.
+    /// Fails unless the store's table is there and is what this release needs, its version, columns and indexes: for an application
+    /// that migrates by other means, and wants to hear of it when it starts. More columns are fine, if they have defaults.
     ///
     /// # Cancel safety
     ///
@@ -100,7 +101,8 @@ impl TransactionStore {
     ///
     /// # Errors
     ///
-    /// If the table is missing or was made by a later release, if SQLite is older than 3.37, or if the database fails.
+    /// If the table is missing, isn't what this release needs, with all that is wrong about it, or was made by a later release, if SQLite
+    /// is older than 3.37, or if the database fails.
     pub async fn check(&self) -> Result<(), StoreError> {
         schema::check(self.pool(), &SCHEMA).await
     }
@@ -385,12 +387,12 @@ const SCHEMA: Schema = Schema {
     name: "transactions",
     script: include_str!("transaction.sql"),
     columns: &[
-        "record_key",
-        "fingerprint_tag",
-        "fingerprint",
-        "nonce",
-        "fence",
-        "expires",
-        "response",
+        ("record_key", "BLOB"),
+        ("fingerprint_tag", "INTEGER"),
+        ("fingerprint", "BLOB"),
+        ("nonce", "BLOB"),
+        ("fence", "INTEGER"),
+        ("expires", "INTEGER"),
+        ("response", "BLOB"),
     ],
 };

@@ -76,6 +76,7 @@ pub(crate) enum Opened<DB: Database> {
 }
 
 /// Why a transaction was not committed, or not undone.
+#[allow(dead_code, reason = "no backend tells all of them")]
 pub(crate) enum NotCommitted {
     /// It was ended before by the handler, and who knows what was committed.
     Ended,
@@ -94,7 +95,9 @@ pub(crate) enum NotCommitted {
 }
 
 /// Set before the handler runs: it is gone once that transaction has ended, however that happened.
+#[cfg(any(test, feature = "postgres", feature = "mysql"))]
 pub(crate) const SAVEPOINT: &str = "SAVEPOINT tower_idempotency";
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub(crate) const RELEASE_SAVEPOINT: &str = "RELEASE SAVEPOINT tower_idempotency";
 pub(crate) const ROLLBACK_TO_SAVEPOINT: &str = "ROLLBACK TO SAVEPOINT tower_idempotency";
 

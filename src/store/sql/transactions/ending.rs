@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::Database;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "postgres")]
 use sqlx::Executor;
 use tokio::time::timeout;
 
@@ -145,7 +145,7 @@ pub(crate) async fn end<DB: Database>(mut transaction: Guarded<DB>) {
 }
 
 /// The same, while sqlx doesn't count the transaction.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "postgres")]
 pub(crate) async fn end_uncounted<DB: Database>(mut transaction: Guarded<DB>)
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,

@@ -39,6 +39,7 @@ impl<D: TransactionDialect> Transactions<D> {
     }
 
     /// Sets the store up for another table, whose keys have nothing to do with those that run already.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn set_up_anew(&mut self) -> &mut D {
         self.registry = Registry::default();
         &mut self.dialect
