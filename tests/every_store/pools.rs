@@ -93,7 +93,9 @@ async fn a_waiter_needs_none(backend: Backend) {
     let key = RecordKey::derive("", &Scope::single_tenant(), &key);
     let record = store.inspect(&key).await.expect("the store answers");
     let record = record.expect("a record");
-    assert!(matches!(record.state, RecordState::InFlight { lease_left, .. } if !lease_left.is_zero()));
+    assert!(
+        matches!(record.state, RecordState::InFlight { lease_left, .. } if !lease_left.is_zero())
+    );
     assert_eq!(record.attempt, 1);
 
     gate.open.notify_one();
