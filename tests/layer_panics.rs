@@ -3,25 +3,28 @@
 mod support;
 
 use std::{
+    convert::Infallible,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use support::{
-    Body,
+    Body, Runs,
     faulty::{Call, FaultyStore},
     post,
     probe::{Probe, created},
     send,
 };
-use tower::Layer;
+use tower::{Layer, service_fn};
 use tower_idempotency::{
-    Drain, FingerprintBy, IdempotencyLayer, KeyBy, MemoryStore, RejectionKind, ResponsePolicy,
-    Scope, ScopeBy, Verdict, store::Takeover,
+    Drain, FingerprintBy, IdempotencyLayer, KeyBy, MemoryStore, RejectionKind, RequestBody,
+    ResponsePolicy, Scope, ScopeBy, Verdict, store::Takeover,
 };
 
 /// Whether the closures panic.
@@ -181,6 +184,43 @@ async fn a_handler_that_panics_in_its_call_and_not_in_its_future_is_500_too() {
         disarm(&called);
         let retried = send(&service, post("k", "{}")).await;
         assert_eq!((retried.text(), probe.context(1).attempt()), ("run 1", 2));
+    }
+}
+
+/// Answers, and panics when it is dropped.
+struct AnswersAndPanics;
+
+impl Future for AnswersAndPanics {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(Ok(Response::new(Body::default())))
+    }
+}
+
+impl Drop for AnswersAndPanics {
+    fn drop(&mut self) {
+        panic!("the handler panics as it goes");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_when_it_is_dropped_is_settled_before_the_answer() {
+    for detached in [true, false] {
+        let store = FaultyStore::new(MemoryStore::new());
+        let runs = Runs::default();
+        let counted = runs.clone();
+        let service = IdempotencyLayer::new(store.clone(), ScopeBy::single_tenant())
+            .with_detached(detached)
+            .layer(service_fn(move |_: Request<RequestBody<Body>>| {
+                counted.add();
+                AnswersAndPanics
+            }));
+        let failed = send(&service, post("k", "{}")).await;
+        assert_eq!(failed.rejection(), Some(RejectionKind::HandlerFailed));
+        let again = send(&service, post("k", "{}")).await;
+        assert_eq!(again.rejection(), Some(RejectionKind::OutcomeUnknown));
+        assert_eq!((runs.count(), store.count(Call::Abandon)), (1, 1));
     }
 }
 

@@ -222,35 +222,6 @@ async fn an_unprotected_run_is_told_and_whether_it_was_saved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_with_nothing_to_run_is_not_told_to_run_unprotected() {
-    let (capture, _guard) = Capture::start();
-    let (store, probe) = (FaultyStore::new(MemoryStore::new()), Probe::new().shut());
-    store.then_works(Call::Inspect);
-    store.then(Call::Inspect, Fault::AnswersLate);
-    let layer = layer(store.clone())
-        .with_on_in_flight(OnInFlight::Wait(Duration::from_secs(20)))
-        .with_on_store_failure(OnStoreFailure::RunUnprotected);
-    let service = layer.layer(probe.service::<Body>());
-    let first = spawn_send(&service, keyed());
-    probe.started(1).await;
-    let waiter = spawn_send(&service, keyed());
-    store.reached(Call::Inspect, 1).await;
-    probe.open();
-    store.reached(Call::Inspect, 2).await;
-    assert_eq!(first.await.expect("an answer").text(), "run 1");
-    // The look has found an answer, which is gone when it is to be read.
-    let forgotten = store.forget(probe.context(1).record_key()).await;
-    assert!(forgotten.expect("the store answers"));
-    store.then(Call::Reserve, UNAVAILABLE);
-    store.let_go();
-
-    assert_eq!(waiter.await.expect("an answer").text(), "run 2");
-    assert!(probe.context(2).is_protected());
-    let failed = (Level::WARN, "the store failed to reserve a key");
-    assert_told(&capture, &[failed]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_tombstone_is_told_with_its_reason() {
     for reason in ["too_large", "too_slow", "stream", "policy"] {
         let (capture, _guard) = Capture::start();

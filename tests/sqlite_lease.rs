@@ -616,6 +616,11 @@ async fn a_table_that_does_not_fit_is_refused_at_start_with_all_that_is_wrong() 
             "lacks a unique index on `record_key` alone, has another unique index",
         ),
         (
+            "(record_key);",
+            "(record_key, abs(fence));",
+            "lacks a unique index on `record_key` alone, has another unique index",
+        ),
+        (
             "UNIQUE INDEX",
             "INDEX",
             "lacks a unique index on `record_key` alone",

@@ -61,13 +61,12 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut 
         answer => return turn(guard, subject, asked, answer),
     };
     match in_form_of(guard, subject, &stored) {
-        Some(same) if same == stored => {
+        Ok(same) => {
             // Boxed, as few requests ask twice.
             let answer = Box::pin(ask(guard, subject, same, report)).await;
             turn(guard, subject, asked, answer)
         }
-        Some(_) => Turn::refuse(RejectionKind::KeyReused),
-        None => Turn::refuse(RejectionKind::StoreUnavailable),
+        Err(refusal) => Turn::refuse(refusal),
     }
 }
 
@@ -101,10 +100,24 @@ fn turn(
     }
 }
 
-fn in_form_of(guard: &Guard, subject: &Subject, stored: &Fingerprint) -> Option<Fingerprint> {
-    let data = subject.collected.as_ref().map(|body| &*body.data);
-    let identity = guard.fingerprint.identity(&subject.parts, data);
-    guard.store.fingerprint_as(&identity, stored.tag())
+/// The request's fingerprint in the form of the stored one, if they are equal; or why it is refused.
+pub(super) fn in_form_of(
+    guard: &Guard,
+    subject: &Subject,
+    stored: &Fingerprint,
+) -> Result<Fingerprint, RejectionKind> {
+    let own = if stored.tag() == subject.fingerprint.tag() {
+        subject.fingerprint
+    } else {
+        let data = subject.collected.as_ref().map(|body| &*body.data);
+        let identity = guard.fingerprint.identity(&subject.parts, data);
+        let own = guard.store.fingerprint_as(&identity, stored.tag());
+        own.ok_or(RejectionKind::StoreUnavailable)?
+    };
+    match own == *stored {
+        true => Ok(own),
+        false => Err(RejectionKind::KeyReused),
+    }
 }
 
 async fn ask(

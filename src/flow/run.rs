@@ -211,7 +211,10 @@ impl Run {
             Ok(Err(Panicked)) => return self.failed(RejectionKind::HandlerFailed),
             Err(_elapsed) => return self.failed(RejectionKind::RunLimit),
         };
-        drop(handler);
+        // It may panic as it goes, too.
+        if catch(async move { drop(handler) }).await.is_err() {
+            return self.failed(RejectionKind::HandlerFailed);
+        }
         self.judge(response).await
     }
 

@@ -1,18 +1,18 @@
-use std::{borrow::Cow, future::poll_fn, sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_service::Service;
 
 use super::{
-    Guard, background,
+    Guard,
     report::Report,
-    reserve::{Claimed, Told, Turn, reserve},
+    reserve::{Claimed, Told, Turn, in_form_of, reserve},
     store_call::inspect,
     subject::Subject,
 };
 use crate::{
-    OnInFlight, RejectionKind, StoreError, jitter,
-    store::{Nonce, RecordState, Takeover},
+    OnInFlight, RejectionKind, jitter,
+    store::{RecordState, Takeover},
 };
 
 /// The first pause between two looks at the store, and the longest. A look comes after a random part of it, half at least, so that
@@ -69,14 +69,10 @@ where
     let Some(mut ticket) = waiters.subscribe(subject.record_key, &guard.settings) else {
         return Ok(Start::Tell(Told::IN_FLIGHT));
     };
-    let mut subject = Cow::Borrowed(subject);
     let mut pause = PAUSE.0;
     loop {
-        match look(guard, &subject, unready.clone(), deadline, report).await? {
-            Look::Ends(start) => return Ok(start),
-            Look::Running => {}
-            // What gives that claim back may come late or twice, and must not meet a later one.
-            Look::GaveUp => subject.to_mut().nonce = Nonce::random(),
+        if let Some(start) = look(guard, subject, unready.clone(), deadline, report).await? {
+            return Ok(start);
         }
         let woken = tokio::select! {
             biased;
@@ -92,99 +88,68 @@ where
     }
 }
 
-/// What one look at the key came to.
-enum Look<S> {
-    Running,
-    /// A claim was had with nothing ready to run, and given back.
-    GaveUp,
-    Ends(Start<S>),
-}
-
-/// Looks at the record before it readies the service, so that a replay doesn't need one; and readies the service before it reserves, as
-/// every first request does: the other way round, a waiter with the writer lock and a request with the last permit would
-/// wait for each other.
+/// Looks at the key once. None while another run has it.
+///
+/// What the record tells needs no service that is ready. Where a run may start, the service is readied before the key is reserved, as for
+/// every first request: the other way round, a waiter with the writer lock and a request with the last permit would wait for
+/// each other.
 async fn look<S, Q>(
     guard: &Arc<Guard>,
     subject: &Subject,
     mut service: S,
     deadline: Instant,
     report: &mut Report,
-) -> Result<Look<S>, S::Error>
+) -> Result<Option<Start<S>>, S::Error>
 where
     S: Service<Q>,
 {
-    let ready = match stands(guard, subject, report).await {
-        Ok(Stands::Running) => return Ok(Look::Running),
-        Ok(Stands::Answered) => None,
-        Ok(Stands::Free) => {
-            let ready = poll_fn(|cx| service.poll_ready(cx));
-            match timeout_at(deadline, ready).await {
-                Ok(ready) => ready?,
-                Err(_elapsed) => return Ok(Look::Ends(Start::Tell(Told::IN_FLIGHT))),
-            }
-            Some(service)
-        }
-        Err(_unavailable) => {
-            let refused = Told::Refusal(RejectionKind::StoreUnavailable);
-            return Ok(Look::Ends(Start::Tell(refused)));
-        }
-    };
-    Ok(match (reserve(guard, subject, report).await, ready) {
-        (Turn::Run(claimed), Some(ready)) => Look::Ends(Start::Run(ready, claimed)),
-        // The record expired between the two calls.
-        (Turn::Run(claimed), None) => {
-            give_up(guard, claimed);
-            Look::GaveUp
-        }
-        (Turn::Tell(Told::InFlight { .. }), _) => Look::Running,
-        (Turn::Tell(told), _) => Look::Ends(Start::Tell(told)),
-    })
-}
-
-fn give_up(
-    guard: &Arc<Guard>,
-    Claimed {
-        claim, protected, ..
-    }: Claimed,
-) {
-    if protected {
-        background::release(guard, Arc::new(claim));
-    } else {
-        background::give_back(guard, claim);
+    match stands(guard, subject, report).await {
+        Stands::Running => return Ok(None),
+        Stands::Told(told) => return Ok(Some(Start::Tell(told))),
+        Stands::Free => {}
     }
+    let ready = poll_fn(|cx| service.poll_ready(cx));
+    match timeout_at(deadline, ready).await {
+        Ok(ready) => ready?,
+        Err(_elapsed) => return Ok(Some(Start::Tell(Told::IN_FLIGHT))),
+    }
+    Ok(match reserve(guard, subject, report).await {
+        Turn::Run(claimed) => Some(Start::Run(service, claimed)),
+        Turn::Tell(Told::InFlight { .. }) => None,
+        Turn::Tell(told) => Some(Start::Tell(told)),
+    })
 }
 
 /// How the key stands.
 enum Stands {
     Running,
-    /// A reservation tells, and runs nothing.
-    Answered,
+    Told(Told),
     /// Nothing is recorded, or a run that may be taken over.
     Free,
 }
 
-async fn stands(
-    guard: &Arc<Guard>,
-    subject: &Subject,
-    report: &mut Report,
-) -> Result<Stands, StoreError> {
+async fn stands(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Stands {
     let asked = report.now();
     let record = inspect(guard, subject.record_key).await;
     report.waited_for_store(asked);
-    let Some(record) = record? else {
-        return Ok(Stands::Free);
+    let record = match record {
+        Ok(Some(record)) => record,
+        Ok(None) => return Stands::Free,
+        Err(_unavailable) => {
+            return Stands::Told(Told::Refusal(RejectionKind::StoreUnavailable));
+        }
     };
-    let (stored, own) = (record.fingerprint, subject.fingerprint);
-    // One of another form may be the same request's.
-    if stored != own && stored.tag() == own.tag() {
-        return Ok(Stands::Answered);
+    if let Err(refusal) = in_form_of(guard, subject, &record.fingerprint) {
+        return Stands::Told(Told::Refusal(refusal));
     }
-    Ok(match record.state {
-        RecordState::InFlight { .. } => Stands::Running,
-        RecordState::Completed(_) => Stands::Answered,
-        RecordState::Unknown => match guard.settings.takeover {
-            Takeover::Refuse => Stands::Answered,
-            Takeover::RunAgain => Stands::Free,
-        },
-    })
+    match (record.state, guard.settings.takeover) {
+        (RecordState::InFlight { .. }, _) => Stands::Running,
+        (RecordState::Completed(response), _) => {
+            Stands::Told(Told::Replay(response, record.expires_in))
+        }
+        (RecordState::Unknown, Takeover::Refuse) => {
+            Stands::Told(Told::Refusal(RejectionKind::OutcomeUnknown))
+        }
+        (RecordState::Unknown, Takeover::RunAgain) => Stands::Free,
+    }
 }

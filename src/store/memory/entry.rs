@@ -6,7 +6,7 @@ use crate::{
     store::{Claim, Nonce, Record, RecordState},
 };
 
-/// A point in time, as what had passed since the store was made: unlike an `Instant`, it can be added to without a panic.
+/// A point in time, as what had passed since 1970 by the clock that the store was made at: unlike an `Instant`, it can be added to without a panic.
 pub(super) type Moment = Duration;
 
 /// One record.

@@ -125,7 +125,7 @@ pub(super) async fn script(
     bounded(sqlx::raw_sql(statements).fetch_all(connection)).await
 }
 
-/// The same, for what they tell instead of rows: how many they changed in all, and the id that the last of them tells.
+/// The same, for how many rows they changed in all.
 pub(super) async fn execute(
     connection: &mut MySqlConnection,
     statements: impl SqlSafeStr,

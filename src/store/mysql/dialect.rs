@@ -112,7 +112,7 @@ impl TransactionDialect for Dialect {
     type Database = MySql;
 
     async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
-        let read = self.sql.read.committed(&[literal(key.as_bytes())]);
+        let read = self.sql.read.between_commits(&[literal(key.as_bytes())]);
         let rows = self.database.fetch_script(&read).await?;
         found(rows.first())
     }

@@ -37,7 +37,7 @@ use crate::{
 ///
 /// - **Isolation**: any default of the pool's sessions is good but READ UNCOMMITTED. Their time zone doesn't matter.
 /// - **Pool**: [`test_before_acquire(false)`](sqlx::pool::PoolOptions::test_before_acquire) saves a round trip per call. Without the
-///   statement cache (`statement_cache_capacity(0)`) each statement takes one more. Sessions must autocommit, as they do by default.
+///   statement cache (`statement_cache_capacity(0)`) a settlement and a step take one more. Sessions must autocommit, as they do by default.
 ///   Whoever locks a row of the table by hand, or the whole table, is waited for as long as `innodb_lock_wait_timeout` says: 50
 ///   seconds by default, of which a server needs hardly one.
 /// - **Durability**: a power loss or a failover that takes a claim back runs the request twice, so `innodb_flush_log_at_trx_commit`
@@ -204,7 +204,7 @@ impl LeaseStore {
         statement: &Statement,
         arguments: &[String],
     ) -> Result<bool, StoreError> {
-        let text = statement.committed(arguments);
+        let text = statement.between_commits(arguments);
         Ok(self.database.execute_script(&text).await?.rows_affected() > 0)
     }
 
@@ -226,7 +226,7 @@ impl LeaseDialect for LeaseStore {
         terms: &Terms,
     ) -> Result<Looked, StoreError> {
         let began = Instant::now();
-        let claim = self.sql.claim.committed(&[
+        let claim = self.sql.claim.between_commits(&[
             literal(key.as_bytes()),
             fingerprint.tag().to_u16().to_string(),
             literal(fingerprint.digest()),
@@ -249,7 +249,7 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn read(&self, key: &RecordKey) -> Result<Found, StoreError> {
-        let read = self.sql.read.committed(&[literal(key.as_bytes())]);
+        let read = self.sql.read.between_commits(&[literal(key.as_bytes())]);
         let rows = self.database.fetch_script(&read).await?;
         found(rows.first())
     }
@@ -266,7 +266,7 @@ impl LeaseDialect for LeaseStore {
         let Some(over) = over else {
             return Ok(None);
         };
-        let claim = self.sql.claim_over.committed(&[
+        let claim = self.sql.claim_over.between_commits(&[
             attempt.to_string(),
             fingerprint.tag().to_u16().to_string(),
             literal(fingerprint.digest()),
@@ -337,7 +337,7 @@ impl LeaseDialect for LeaseStore {
     }
 
     async fn row_notes(&self, claim: &Claim) -> Result<Option<RowNotes>, StoreError> {
-        let notes = self.sql.notes.committed(&of_claim(claim));
+        let notes = self.sql.notes.between_commits(&of_claim(claim));
         let rows = self.database.fetch_script(&notes).await?;
         let row = rows.first().map(|row| row.try_get(0));
         row.transpose().map_err(failed)

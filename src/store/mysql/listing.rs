@@ -54,7 +54,7 @@ impl Listing<'_> {
     ) -> Result<Page, StoreError> {
         let (fence, key) = listing::start(after)?;
         let statement = self.statement(UNSETTLED);
-        let unsettled = statement.committed(&[
+        let unsettled = statement.between_commits(&[
             to_micros(older_than).to_string(),
             fence.to_string(),
             literal(key.as_bytes()),
@@ -69,7 +69,7 @@ impl Listing<'_> {
     }
 
     async fn counts(self) -> Result<Counts, StoreError> {
-        let counts = self.statement(COUNTS).committed(&[]);
+        let counts = self.statement(COUNTS).between_commits(&[]);
         let rows = self.database.fetch_script(&counts).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound);
         row.and_then(listing::counts).map_err(failed)

@@ -35,7 +35,7 @@ impl Statement {
     /// With these in the place of its question marks, and between two `COMMIT`s. Where a stranger has left the session in a
     /// transaction, as sqlx does when a `begin` is dropped, the statement would not see what others have committed since, nor would
     /// what it writes be committed; and where the session doesn't autocommit, it begins one by itself.
-    pub(super) fn committed(&self, arguments: &[String]) -> String {
+    pub(super) fn between_commits(&self, arguments: &[String]) -> String {
         let mut parts = self.0.as_str().split('?');
         let mut text = format!("COMMIT; {}", parts.next().unwrap_or_default());
         for (argument, part) in arguments.iter().zip(parts) {

@@ -159,7 +159,7 @@ impl Store for TransactionStore {
         self.transactions.undo(claim).await
     }
 
-    /// A run shows here once it is completed, until then nothing of it is in the database.
+    /// A run of another store or process shows here once it is completed: until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
         self.transactions.inspect(key).await
     }
@@ -170,7 +170,7 @@ impl Store for TransactionStore {
             return Ok(false);
         }
         let Dialect { database, sql } = self.dialect();
-        let forget = sql.forget.committed(&[literal(key.as_bytes())]);
+        let forget = sql.forget.between_commits(&[literal(key.as_bytes())]);
         let forgotten = database.execute_script(&forget).await?;
         Ok(forgotten.rows_affected() > 0)
     }

@@ -175,7 +175,7 @@ impl TransactionSql {
     /// Keeps the claim's row, which has no response, for so long.
     pub(super) fn save_unknown(&self, claim: &Claim, retention: Duration) -> String {
         let (key, nonce) = (claim.key(), claim.nonce());
-        self.save_unknown.committed(&[
+        self.save_unknown.between_commits(&[
             to_micros(retention).to_string(),
             literal(key.as_bytes()),
             literal(nonce.as_bytes()),

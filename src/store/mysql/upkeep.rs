@@ -63,7 +63,7 @@ impl UpkeepSql {
         database: &Database,
         batch: u64,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        let expired = self.expired.committed(&[batch.to_string()]);
+        let expired = self.expired.between_commits(&[batch.to_string()]);
         let rows = database.fetch_script(&expired).await?;
         rows.iter()
             .map(|row| row.try_get(0).map_err(failed))
@@ -83,7 +83,7 @@ impl UpkeepSql {
 
     /// Reads the table: one that is missing or may not be read shows here.
     pub(super) async fn ping(&self, database: &Database) -> Result<(), StoreError> {
-        let ping = self.ping.committed(&[]);
+        let ping = self.ping.between_commits(&[]);
         database.fetch_script(&ping).await.map(drop)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 
 /// The keys that this store has a transaction for: a duplicate in the same process is answered without a connection.
 ///
-/// An optimisation only. Between processes, the database decides.
+/// Between processes, the database decides.
 #[derive(Clone, Default)]
 pub(crate) struct Registry(Arc<Mutex<HashMap<RecordKey, State>>>);
 
@@ -42,7 +42,7 @@ pub(crate) struct Running {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) fence: u64,
     pub(crate) since: Instant,
-    /// After this time its transaction has ended.
+    /// After this time its transaction has ended, unless the handler keeps it.
     pub(crate) limit: Duration,
 }
 

@@ -138,7 +138,7 @@ FROM pragma_table_xinfo(?1)";
 const SUMMARY: &str = "
 WITH indexes AS (
     SELECT \"unique\" AS is_unique, partial,
-        (SELECT group_concat(lower(name)) FROM pragma_index_info(list.name)) || ',' AS columns
+        (SELECT group_concat(coalesce(lower(name), '()')) FROM pragma_index_info(list.name)) || ',' AS columns
     FROM pragma_index_list(?1) AS list)
 SELECT EXISTS (SELECT 1 FROM pragma_table_list WHERE schema = 'main' AND lower(name) = ?1 AND type = 'table' AND NOT wr),
     EXISTS (SELECT 1 FROM indexes WHERE is_unique AND NOT partial AND columns = 'record_key,'),

@@ -145,7 +145,7 @@ impl Store for TransactionStore {
         self.0.undo(claim).await
     }
 
-    /// A run shows here once it is completed, until then nothing of it is in the database.
+    /// A run of another store or process shows here once it is completed: until then nothing of it is in the database.
     async fn inspect(&self, key: &RecordKey) -> Result<Option<Record>, StoreError> {
         self.0.inspect(key).await
     }
