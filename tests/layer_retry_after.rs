@@ -77,8 +77,13 @@ impl Store for Busy {
 
 #[tokio::test]
 async fn the_store_tells_when_to_ask_again() {
-    for (millis, header) in [(0, "1"), (1000, "1"), (1001, "2"), (7000, "7")] {
-        let store = Busy(Duration::from_millis(millis));
+    let times = [(0, "1"), (1000, "1"), (1001, "2"), (7000, "7")];
+    let times = times.map(|(millis, header)| (Duration::from_millis(millis), header));
+    for (time, header) in times
+        .into_iter()
+        .chain([(Duration::MAX, "18446744073709551615")])
+    {
+        let store = Busy(time);
         let runs = Runs::default();
         let service = layer(store).layer(creating::<Body>(&runs));
         let refused = send(&service, post("k", "{}")).await;
