@@ -1,4 +1,7 @@
 //! With feature `tracing`: a span for each keyed request, and events for what an operator may want to know.
+//!
+//! Each test here has its own subscriber from the beginning. Beside tests without one a place that tells something may be taken for
+//! one that nobody listens to, if both meet there for the first time.
 #![cfg(all(feature = "memory", feature = "tracing"))]
 mod support;
 
@@ -18,7 +21,7 @@ use support::{
 use tower::{Layer, ServiceExt, service_fn};
 use tower_idempotency::{
     IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, OnInFlight, OnStoreFailure,
-    RecordKey, RequestBody, Scope, ScopeBy, StepError, StoreErrorKind, Verdict,
+    Purger, RecordKey, RequestBody, Scope, ScopeBy, StepError, StoreErrorKind, Verdict,
     store::{Store, StoreKind, Takeover},
 };
 use tracing::{Instrument, Level};
@@ -351,4 +354,33 @@ async fn notes_that_cant_be_written_or_read_are_told() {
             ),
         ],
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_purged_and_what_failed_is_told() {
+    let (capture, _guard) = Capture::start();
+    let store = FaultyStore::new(MemoryStore::new());
+    let minute = Duration::from_secs(60);
+    let service = layer(store.clone())
+        .with_retention(minute)
+        .layer(Probe::new().service::<Body>());
+    for number in 0..5 {
+        send(&service, post(&number.to_string(), "{}")).await;
+    }
+    pass(minute).await;
+    store.then(Call::Purge, UNAVAILABLE);
+    let purger = Purger::new(store.clone()).spawn();
+    store.reached(Call::Purge, 3).await;
+    purger.stop().await;
+    let failed = "expired records were not purged";
+    let purged = "expired records were purged";
+    assert_eq!(
+        capture.events(),
+        [
+            (Level::WARN, failed.to_owned(), "none"),
+            (Level::DEBUG, purged.to_owned(), "none"),
+        ]
+    );
+    assert_eq!(capture.field(failed, "error"), "the store can't be reached");
+    assert_eq!(capture.field(purged, "count"), "5");
 }

@@ -203,25 +203,3 @@ async fn settings_that_make_no_sense_panic_naming_themselves() {
     }
     purger().with_batch(u32::MAX).spawn().stop().await;
 }
-
-#[cfg(feature = "tracing")]
-#[tokio::test(start_paused = true)]
-async fn what_was_purged_and_what_failed_is_told() {
-    let (capture, _guard) = support::capture::Capture::start();
-    let (_, store) = with_expired(5).await;
-    store.then(Call::Purge, Fault::Fails(StoreErrorKind::Unavailable));
-    let purger = Purger::new(store.clone()).spawn();
-    store.reached(Call::Purge, 3).await;
-    purger.stop().await;
-    let failed = "expired records were not purged";
-    let purged = "expired records were purged";
-    assert_eq!(
-        capture.events(),
-        [
-            (tracing::Level::WARN, failed.to_owned(), "none"),
-            (tracing::Level::DEBUG, purged.to_owned(), "none"),
-        ]
-    );
-    assert_eq!(capture.field(failed, "error"), "the store can't be reached");
-    assert_eq!(capture.field(purged, "count"), "5");
-}
