@@ -21,8 +21,9 @@ impl Port {
         Self::with(20_000, &[0])
     }
 
-    /// The same for a node of a Redis cluster, whose nodes talk to each other on the port that is higher by 10000.
-    pub fn free_for_node() -> Self {
+    /// The same for a Redis server. Where its settings make it a node of a cluster, it listens on the port that is higher by
+    /// 10000, too.
+    pub fn free_for_redis() -> Self {
         // The higher one isn't given to outgoing connections either.
         Self::with(12_000, &[0, 10_000])
     }

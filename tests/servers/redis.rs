@@ -71,20 +71,16 @@ impl Redis {
 
     /// Starts a private server with settings of `redis.conf`, such as `maxmemory 4mb` or those that are [`DURABLE`].
     pub fn start_with(settings: &[&str]) -> Option<Self> {
-        Self::started("redis", settings, Port::free).or_else(|| external::missing("Redis"))
+        Self::started("redis", settings).or_else(|| external::missing("Redis"))
     }
 
     /// Starts a private Valkey server with settings.
     pub fn start_valkey(settings: &[&str]) -> Option<Self> {
-        let server = Self::started("valkey", settings, Port::free);
+        let server = Self::started("valkey", settings);
         server.or_else(|| external::missing_as_ever("Valkey"))
     }
 
-    pub(super) fn started(
-        name: &'static str,
-        settings: &[&str],
-        port: fn() -> Port,
-    ) -> Option<Self> {
+    pub(super) fn started(name: &'static str, settings: &[&str]) -> Option<Self> {
         let program = format!("{name}-server");
         let programs = directory_of(&[&program])?;
         static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
@@ -102,7 +98,7 @@ impl Redis {
             run: RUN,
             stop: "KILL",
             settings: format!("{SETTINGS}{}", settings.join("\n")),
-            port,
+            port: Port::free_for_redis,
             is_ready,
         });
         let url = format!("redis://127.0.0.1:{}", process.port());
@@ -121,7 +117,7 @@ impl Redis {
 
     /// Starts a private server of the same kind that has all that this private one has, and follows it.
     pub fn start_replica(&self) -> Self {
-        let replica = Self::started(self.name, &[], Port::free).expect("the same program");
+        let replica = Self::started(self.name, &[]).expect("the same program");
         replica.follow(self);
         replica
     }

@@ -10,7 +10,7 @@ use redis::{
     cluster::{ClusterClientBuilder, NodeAddress},
 };
 
-use super::{external, port::Port, process::until, proxy::Proxy, redis::Redis, url};
+use super::{external, process::until, proxy::Proxy, redis::Redis, url};
 
 /// A node that is silent for this long (ms) is taken for dead; its replica follows it about a second later.
 const SETTINGS: [&str; 5] = [
@@ -42,7 +42,7 @@ impl RedisCluster {
     /// Starts a private cluster with settings of `redis.conf` for all nodes.
     pub fn start_with(settings: &[&str]) -> Option<Self> {
         let settings = [&SETTINGS, settings].concat();
-        let start = || Redis::started("redis", &settings, Port::free_for_node);
+        let start = || Redis::started("redis", &settings);
         let nodes: Option<Vec<_>> = (0..2 * MASTERS).map(|_| start()).collect();
         let Some(nodes) = nodes else {
             return external::missing("Redis");
