@@ -1,5 +1,5 @@
 //! A connection of the pool on which somebody has left a transaction open, as a dropped `begin` does: what a store is told to write
-//! there is committed all the same, and what it reads is what others have committed.
+//! there is committed all the same, what it reads is what others have committed, and what was left there is rolled back.
 
 use sqlx::{Executor, PgPool};
 use tower_idempotency::{
@@ -11,9 +11,10 @@ use tower_idempotency::{
 use super::{database, dropped::is_in_transaction, servers::Fault, trips::behind_proxy};
 use crate::postgres_support::*;
 
-/// What was left behind: nothing but the transaction, one that sees no more of others, and one that has failed.
-const LEFT: [&str; 4] = [
+/// What was left behind: nothing but the transaction, one that has written, one that sees no more of others, and one that has failed.
+const LEFT: [&str; 5] = [
     "BEGIN",
+    "BEGIN; INSERT INTO charges (amount) VALUES (1)",
     "BEGIN READ ONLY",
     "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM charges",
     "BEGIN; SELECT FROM nowhere",
@@ -43,6 +44,8 @@ impl Shared {
     async fn go_on<T>(&self, call: impl AsyncFnOnce(&LeaseStore) -> T) -> T {
         let output = call(&self.store).await;
         assert!(!is_in_transaction(&self.pool).await, "{}", self.left);
+        let committed = count(&self.pool, CHARGES).await;
+        assert_eq!(committed, 0, "rolled back: {}", self.left);
         output
     }
 
@@ -249,6 +252,10 @@ async fn operators_of_a_transaction_store_work_on_a_connection_that_was_left_in_
         shared.leave().await;
         let purged = store.purge_expired(10).await.unwrap();
         assert_eq!((purged, count(&outside, rows).await), (1, 0));
+
+        shared.leave().await;
+        assert_eq!(store.count_records().await.unwrap().completed, 0);
+        assert_eq!(count(&outside, CHARGES).await, 0, "{}", shared.left);
     }
 }
 

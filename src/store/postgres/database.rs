@@ -109,7 +109,7 @@ impl Database {
         arguments: &[Argument<'_>],
     ) -> Result<Vec<PgRow>, StoreError> {
         let text = statement.spelled(arguments).unwrap_or_default();
-        let text = format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {text}; COMMIT");
+        let text = format!("{BEGIN_ALONE} READ ONLY; {text}; COMMIT");
         let answer = match self.read_once(&text).await {
             // The stranger's transaction has ended now.
             Err(error) if is_older(&error) || is_aborted(&error) => self.read_once(&text).await,
@@ -176,13 +176,17 @@ fn alone(answer: Result<Vec<PgRow>, sqlx::Error>) -> Result<Option<Vec<PgRow>>, 
     Ok((!rows.first().is_some_and(is_strange)).then_some(rows))
 }
 
-/// Between `BEGIN` and `COMMIT`, a message each. At READ COMMITTED, which fails in a stranger's transaction that sees less.
+/// Fails in a stranger's transaction that has done or read something: `NOT DEFERRABLE`, which no transaction is by default, may be said
+/// before its first statement only. What a stranger left is never committed by us.
+const BEGIN_ALONE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE";
+
+/// Between `BEGIN` and `COMMIT`, a message each.
 async fn in_transaction(
     connection: &mut PgConnection,
     statement: &Statement,
     arguments: &[Argument<'_>],
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    begin::<Postgres>(connection, "BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    begin::<Postgres>(connection, BEGIN_ALONE).await?;
     let rows = statement
         .unnamed(arguments)
         .fetch_all(&mut *connection)

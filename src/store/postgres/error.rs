@@ -57,7 +57,7 @@ pub(super) fn is_aborted(error: &sqlx::Error) -> bool {
     state(error).as_deref() == Some("25P02")
 }
 
-/// A transaction was open already, and sees no more of others than it did at its first statement.
+/// A transaction was open already, and had begun its work.
 pub(super) fn is_older(error: &sqlx::Error) -> bool {
     state(error).as_deref() == Some("25001")
 }
