@@ -33,6 +33,10 @@ impl Verdict {
     /// # assert_eq!(response.extensions().get::<Verdict>(), None);
     /// # }
     /// ```
+    #[cfg_attr(
+        docsrs,
+        doc(cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql")))
+    )]
     #[must_use]
     pub fn for_error(error: &sqlx::Error) -> Option<Self> {
         is_conflict(error).then_some(Self::Conflict)

@@ -85,7 +85,7 @@
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/downstream.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/operations.md"))]
 #![cfg_attr(all(doctest, feature = "memory"), doc = include_str!("../docs/retention.md"))]
-#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(feature = "_sql"))))]
 
 #[cfg(feature = "axum")]
 mod axum;
