@@ -70,7 +70,8 @@
 //!
 //! # What it asks for
 //!
-//! A Tokio runtime: runs and unfinished store calls are tasks of their own. Task-locals don't follow a run
+//! A Tokio runtime with its timer, for the layer and for clients: runs and unfinished store calls are tasks of their own, and have
+//! limits. Task-locals don't follow a run
 //! ([`with_spawn`](IdempotencyLayer::with_spawn) can carry them). Response extensions are not replayed.
 #![cfg_attr(
     all(doctest, feature = "axum", feature = "sqlite"),

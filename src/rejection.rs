@@ -28,7 +28,7 @@ pub enum RejectionKind {
     InvalidKey,
     /// 400 `incomplete_body`: the request body broke off; nothing was stored.
     IncompleteBody,
-    /// 403 `missing_scope`: it can't be told whose key it is.
+    /// 403 `missing_scope`: it can't be told whose key it is, as where what tells it isn't a layer *outside* of this one.
     MissingScope,
     /// 409 `in_flight`: another request with this key is still running.
     InFlight,

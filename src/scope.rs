@@ -48,15 +48,16 @@ pub struct ScopeBy(Arc<ScopeFn>);
 impl ScopeBy {
     /// By a value that an outer layer put into the request's extensions.
     ///
-    /// No such extension, or an empty text, means no scope.
+    /// No such extension, or an empty text, means no scope. What the closure gives may not borrow from the extension: clone a text.
     ///
     /// ```
     /// use tower_idempotency::ScopeBy;
     ///
     /// #[derive(Clone)]
-    /// struct Principal { id: u64 }
+    /// struct Principal { id: u64, tenant: String }
     ///
     /// let scope = ScopeBy::extension(|principal: &Principal| principal.id);
+    /// let scope = ScopeBy::extension(|principal: &Principal| principal.tenant.clone());
     /// ```
     #[must_use]
     pub fn extension<T, V>(name: impl Fn(&T) -> V + Send + Sync + 'static) -> Self

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// How often a request is sent at most: enough for a restart or a failover in between, few enough to add little to an outage.
+/// How often a request is sent at most: enough for lost connections and answers, few enough to add little to an outage. The pauses between
+/// them are 3 s in all at most, unless the server asks for longer ones: to wait for a restart takes more attempts.
 pub const ATTEMPTS: u32 = 5;
 /// How long an attempt may take: longer than the server's slowest honest answer should be. A shorter one costs nothing but an answer
 /// that comes by replay.

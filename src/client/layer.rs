@@ -104,7 +104,8 @@ impl IdempotentRetryLayer {
 
 /// Time and numbers.
 impl IdempotentRetryLayer {
-    /// How often a request is sent at most (default: 5).
+    /// How often a request is sent at most (default: 5, which the [pauses](Self::with_backoff) between them spread over 3 s at most, unless
+    /// the server asks for longer ones).
     ///
     /// Answers that say that the operation is [still running](super::Decision::Wait) don't count: waiting for it is what the key is
     /// for. The deadline ends it.

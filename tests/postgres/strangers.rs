@@ -296,3 +296,27 @@ async fn operators_work_on_a_connection_that_was_left_in_a_transaction() {
         assert_eq!((purged.unwrap(), count(&outside, rows).await), (1, 0));
     }
 }
+
+/// As by `pool.begin()`, whose `BEGIN` doesn't end a transaction either.
+#[tokio::test]
+async fn what_was_left_in_a_transaction_ends_as_the_handlers_own_that_goes_on_in_it() {
+    let database = database!();
+    let (pool, outside) = (database.pool(1).await, database.pool(1).await);
+    let store = TransactionStore::new(pool.clone());
+    let leave = "BEGIN; INSERT INTO charges (amount) VALUES (1)";
+
+    pool.execute(sqlx::raw_sql(leave)).await.unwrap();
+    let refused = claim(&store, &fresh_key(), &terms()).await;
+    store.release(&refused).await.unwrap();
+    assert!(!is_in_transaction(&pool).await);
+    assert_eq!(count(&outside, CHARGES).await, 0);
+
+    pool.execute(sqlx::raw_sql(leave)).await.unwrap();
+    let (done, saved) = (
+        claim(&store, &fresh_key(), &terms()).await,
+        response("done"),
+    );
+    store.complete(&done, &saved, RETENTION).await.unwrap();
+    assert!(!is_in_transaction(&pool).await);
+    assert_eq!(count(&outside, CHARGES).await, 1);
+}
