@@ -6,7 +6,7 @@ use std::{
     },
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 use uuid::Uuid;
 
 use crate::{IdempotencyKey, RecordKey, Scope, flow::Notes, store::Claim};
@@ -125,7 +125,7 @@ impl IdempotencyContext {
     }
 
     /// Puts [that key](Self::derive_key) into the headers of a request to the downstream service, as `Idempotency-Key`, in place of
-    /// whatever was there.
+    /// whatever was there. The value is marked [sensitive](http::HeaderValue::set_sensitive), as every key's.
     ///
     /// For any client that has the `http` crate's headers, as hyper and reqwest (`request.headers_mut()`). A service with another header
     /// gets the key from [`derive_key`](Self::derive_key).
@@ -139,12 +139,8 @@ impl IdempotencyContext {
     /// # }
     /// ```
     pub fn set_derived_key(&self, name: &str, headers: &mut HeaderMap) {
-        let mut buffer = Uuid::encode_buffer();
-        let key = self.derive_key(name).hyphenated().encode_lower(&mut buffer);
-        // A UUID's text is a header value.
-        if let Ok(key) = HeaderValue::from_str(key) {
-            headers.insert(KEY_HEADER, key);
-        }
+        let key = IdempotencyKey::from(self.derive_key(name));
+        headers.insert(KEY_HEADER, key.to_header_value());
     }
 
     pub(crate) fn notes(&self) -> &Notes {

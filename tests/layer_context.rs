@@ -140,6 +140,7 @@ async fn a_derived_key_is_put_into_the_headers_in_place_of_any_other() {
         .iter()
         .collect();
     assert_eq!(keys, [GOLDEN]);
+    assert!(keys[0].is_sensitive(), "no log shows it");
     // In a form that every layer of this kind takes.
     let key = tower_idempotency::KeyFormat::uuid().parse(keys[0]);
     assert_eq!(key.expect("a key").as_str(), GOLDEN);
