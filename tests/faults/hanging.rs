@@ -33,7 +33,7 @@ use crate::{
     table::seen,
 };
 
-const LEASE: Duration = Duration::from_millis(1500);
+const LEASE: Duration = Duration::from_millis(900);
 const CLIENTS: usize = 16;
 /// Runs that go on while the server hangs, half of which end meanwhile.
 const LONG: usize = 4;
@@ -41,7 +41,7 @@ const LATE_CALLS: usize = 16;
 const SETTLEMENTS: usize = 16;
 const CONNECTIONS: u32 = 4;
 /// How many requests are refused before the server goes on.
-const REFUSALS: usize = 1_000;
+const REFUSALS: usize = 500;
 /// Between two requests of a client: refused at once, they would be too many to ask for all of them again.
 const PAUSE: Duration = Duration::from_millis(20);
 
