@@ -328,6 +328,23 @@ async fn a_conflict_that_was_not_read_is_never_taken_for_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_conflict_that_can_not_be_made_out_is_never_taken_for_a_refusal() {
+    // Empty, cut off by a proxy, or compressed for a layer outside of this one.
+    let gzipped: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\0\x03";
+    for body in [b"", &b"{\"code\":\"in_fl"[..], gzipped] {
+        let body = Full::new(Bytes::from_static(body)).map_err(|never| match never {});
+        let wire = any_wire([refused(body.boxed())]);
+        let response = send(&IdempotentRetryLayer::new(), &wire, post("{}")).await;
+        let response = response.expect("a response");
+        assert!(delivery(&response).outcome_is_unknown());
+    }
+    // Another service's conflict is one.
+    let wire = any_wire([refused(whole("{\"title\":\"sold out\"}"))]);
+    let response = send(&IdempotentRetryLayer::new(), &wire, post("{}")).await;
+    assert!(!delivery(&response.expect("a response")).outcome_is_unknown());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_grpc_status_in_the_trailers_counts_too() {
     for (status, attempts) in [("14", 2), ("0", 1), ("3", 1)] {
         let mut trailers = HeaderMap::new();

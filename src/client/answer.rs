@@ -1,4 +1,5 @@
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
+use serde_json::Value;
 
 use super::{Decision, meaning::Meaning};
 use crate::{content_type, grpc::Protocol};
@@ -76,7 +77,7 @@ pub(super) struct Reading {
     grpc_status: Option<i32>,
     code: Option<String>,
     pub(super) pushback: Option<Pushback>,
-    /// What it says of the operation is in a part that was not read.
+    /// What it says of the operation is in a part that was not read, or can't be.
     unread: bool,
 }
 
@@ -92,7 +93,9 @@ impl Reading {
         let headers = &head.headers;
         let grpc = [protocol, Protocol::of(headers)].contains(&Protocol::Grpc)
             && head.status == StatusCode::OK;
-        let problem = !grpc && is_problem(headers);
+        let problem: Option<Value> = data
+            .filter(|_| !grpc && is_problem(headers))
+            .and_then(|data| serde_json::from_slice(data).ok());
         // Metadata comes in either: a proxy may turn the one into the other.
         let metadata = || {
             [Some(headers), trailers.filter(|_| grpc)]
@@ -103,37 +106,34 @@ impl Reading {
             true => grpc_status(metadata(), data.is_some()),
             false => None,
         };
-        let code = match data {
-            _ if grpc => metadata()
+        let code = match grpc {
+            true => metadata()
                 .find_map(|map| map.get("idempotency-code"))
-                .and_then(|code| Some(code.to_str().ok()?.to_owned())),
-            Some(data) if problem => problem_code(data),
-            _ => None,
+                .and_then(|code| code.to_str().ok()),
+            false => problem
+                .as_ref()
+                .and_then(|problem| problem.get("code")?.as_str()),
         };
         Self {
             replay: headers
                 .get(replay_marker)
                 .is_some_and(|value| value == "true"),
             grpc_status,
-            code,
+            code: code.map(str::to_owned),
             pushback: metadata().find_map(pushback),
-            unread: data.is_none()
-                && match grpc {
-                    true => grpc_status.is_none(),
-                    // It may be one that is in flight, or of unknown outcome.
-                    false => problem && head.status == StatusCode::CONFLICT,
-                },
+            unread: match grpc {
+                true => grpc_status.is_none(),
+                // It may be one that is in flight, or of unknown outcome. Compressed for a layer outside of this one, it isn't JSON.
+                false => {
+                    head.status == StatusCode::CONFLICT && is_problem(headers) && problem.is_none()
+                }
+            },
         }
     }
 }
 
 pub(super) fn is_problem(headers: &HeaderMap) -> bool {
     content_type::starts_with(headers, b"application/problem+json")
-}
-
-fn problem_code(body: &[u8]) -> Option<String> {
-    let problem: serde_json::Value = serde_json::from_slice(body).ok()?;
-    Some(problem.get("code")?.as_str()?.to_owned())
 }
 
 /// One that can't be read is UNKNOWN, as gRPC has it, and so is one that didn't come by the end.
