@@ -148,15 +148,16 @@ impl HeaderPolicy {
         }
     }
 
-    pub(crate) fn select(&self, headers: &HeaderMap) -> HeaderMap {
+    /// None if there are too many: a map takes 24576 names.
+    pub(crate) fn select(&self, headers: &HeaderMap) -> Option<HeaderMap> {
         // With room for what a replay adds, which goes into a copy.
-        let mut selected = HeaderMap::with_capacity(headers.len() + 2);
+        let mut selected = HeaderMap::try_with_capacity(headers.len() + 2).ok()?;
         for (name, value) in headers {
             if self.keeps(name, headers) {
                 selected.append(name, value.clone());
             }
         }
-        selected
+        Some(selected)
     }
 
     fn keeps(&self, name: &HeaderName, headers: &HeaderMap) -> bool {

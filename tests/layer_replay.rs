@@ -3,15 +3,15 @@
 
 mod support;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use support::{
     Answer, Body, Runs,
     handler::{answering, layer, response},
     post, send,
 };
-use tower::{Layer, ServiceBuilder};
-use tower_idempotency::{IdempotencyLayer, MemoryStore};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower_idempotency::{IdempotencyLayer, MemoryStore, Outcome, RejectionKind, RequestBody};
 
 /// The first answer of this handler and its replay.
 async fn twice(
@@ -198,6 +198,61 @@ async fn a_handler_cannot_mark_its_own_answer_as_a_replay() {
 
     assert!(!first.is_replay());
     assert!(replay.is_replay());
+}
+
+#[tokio::test]
+async fn a_refusal_that_a_handler_passes_on_is_not_told_as_the_layers_own() {
+    // Of another service with such a layer, which the handler calls in this process.
+    let runs = Runs::default();
+    let other = layer(MemoryStore::new())
+        .require_key()
+        .layer(answering::<Body, _, _>(&runs, |_, _, _| {
+            response(StatusCode::CREATED, "")
+        }));
+    let calling = service_fn(move |_: Request<RequestBody<Body>>| {
+        let unkeyed = Request::post("/").body(Body::default()).expect("a request");
+        other.clone().oneshot(unkeyed)
+    });
+    let service = layer(MemoryStore::new()).layer(calling);
+
+    let passed_on = send(&service, post("k", "{}")).await;
+    assert_eq!(passed_on.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(passed_on.rejection(), None);
+    assert_eq!(passed_on.head.extensions.get(), Some(&Outcome::Released));
+}
+
+#[tokio::test]
+async fn a_head_with_no_room_for_what_a_replay_adds_is_not_kept() {
+    // As many as an `http::HeaderMap` holds, of many names or of one.
+    const MOST: usize = 24_576;
+    let many_names = |response: &mut Response<Body>| {
+        for number in 0..MOST {
+            let name = format!("x-{number}").parse::<HeaderName>();
+            response
+                .headers_mut()
+                .insert(name.expect("a name"), HeaderValue::from_static(""));
+        }
+    };
+    let many_values = |response: &mut Response<Body>| {
+        for _ in 0..=MOST {
+            response
+                .headers_mut()
+                .append("x-one", HeaderValue::from_static(""));
+        }
+    };
+    for fill in [many_names as fn(&mut Response<Body>), many_values] {
+        let idempotency = layer(MemoryStore::new())
+            .with_expiry_header(tower_idempotency::defaults::EXPIRY_HEADER);
+        let (first, retried) = twice(idempotency, move || {
+            let mut response = with(&[]);
+            fill(&mut response);
+            response
+        })
+        .await;
+        assert_eq!(first.status(), StatusCode::CREATED);
+        assert!(first.head.headers.len() >= MOST);
+        assert_eq!(retried.rejection(), Some(RejectionKind::ResponseNotKept));
+    }
 }
 
 #[tokio::test]

@@ -131,7 +131,8 @@ impl Guard {
         if let Some(name) = &self.settings.expiry_header {
             // Rounded down: a client must not believe in a key that is gone.
             let seconds = HeaderValue::from(expires_in.as_secs());
-            response.headers_mut().insert(name.clone(), seconds);
+            // A head that is full goes without.
+            drop(response.headers_mut().try_insert(name.clone(), seconds));
         }
     }
 

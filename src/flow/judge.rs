@@ -95,6 +95,7 @@ impl Run {
             head.headers.remove(name);
         }
         head.extensions.remove::<GrpcStatus>();
+        head.extensions.remove::<RejectionKind>();
     }
 
     /// Puts the status of a gRPC call where the policy sees it, and takes off what a status that the handler passes on, of a call
@@ -145,7 +146,9 @@ impl Run {
     fn saved<R>(&self, head: &Parts, content: &Content<R>) -> Settlement {
         match content {
             Content::Whole(Collected { data, trailers }) => {
-                let headers = self.guard.settings.headers.select(&head.headers);
+                let Some(headers) = self.guard.settings.headers.select(&head.headers) else {
+                    return self.not_kept("too_large");
+                };
                 let (data, trailers) = (data.clone(), trailers.as_deref().cloned());
                 Settlement::Complete(SavedResponse::new(head.status, headers, data, trailers))
             }
