@@ -151,6 +151,7 @@ impl Run {
         }
         self.stage = Stage::Settling(settlement.clone());
         report.comes_to(settlement.outcome());
+        let undone = matches!(settlement, Settlement::Release);
         let asked = report.now();
         let told = self.guard.tells_expiry().then(Instant::now);
         let settled = self.settle(settlement).await;
@@ -161,11 +162,11 @@ impl Run {
             Settled::Conflict => {
                 return Err(Conflict::new(&self.guard, self.protocol, reply.err()));
             }
-            Settled::AsMeant(outcome) if end == HandlerEnd::Conflicted => {
+            Settled::AsMeant(_) if end == HandlerEnd::Conflicted => {
                 let conflict = Conflict::new(&self.guard, self.protocol, reply.err());
-                return Err(match outcome == Outcome::Abandoned {
-                    true => conflict.after_a_step(),
-                    false => conflict,
+                return Err(match undone {
+                    true => conflict,
+                    false => conflict.after_a_step(),
                 });
             }
             Settled::AsMeant(outcome) => {

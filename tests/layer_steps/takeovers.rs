@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_idempotency::{
-    Fingerprint, IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, RecordKey,
-    RejectionKind, RequestBody, Scope, StepError, Tag, Verdict,
+    Fingerprint, IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, OnStoreFailure,
+    RecordKey, RejectionKind, RequestBody, Scope, StepError, StoreErrorKind, Tag, Verdict,
     store::{Claim, Nonce, Takeover},
 };
 
@@ -14,7 +14,7 @@ use crate::{
     app::{Effects, Failed, charging, memory, run_again, service, until_run},
     support::{
         Body, Runs,
-        faulty::Call,
+        faulty::{Call, Fault},
         handler::{Gate, layer, response},
         post, send,
     },
@@ -236,6 +236,22 @@ async fn a_refusal_after_a_step_does_not_free_the_key() {
         assert_eq!(retried.rejection(), Some(RejectionKind::OutcomeUnknown));
         assert_eq!(taken.count(Call::Note), 1);
     }
+}
+
+#[tokio::test]
+async fn an_unprotected_run_that_lost_after_a_step_is_not_told_as_undone() {
+    let store = memory();
+    store.always(Call::Reserve, Fault::Fails(StoreErrorKind::Unavailable));
+    let unprotected = layer(store.clone()).with_on_store_failure(OnStoreFailure::RunUnprotected);
+    let service = refusing(&unprotected, |text| {
+        let mut response = response(StatusCode::CONFLICT, text);
+        response.extensions_mut().insert(Verdict::Conflict);
+        response
+    });
+
+    let lost = send(&service, post("k", "{}")).await;
+    assert_eq!(lost.rejection(), Some(RejectionKind::OutcomePending));
+    assert_eq!(store.count(Call::Release), 0);
 }
 
 #[tokio::test(start_paused = true)]
