@@ -396,3 +396,59 @@ fn a_runtime_that_ends_in_mid_run_leaves_a_claim_whose_lease_ends_and_nothing_co
         assert_eq!(probe.runs(), 1);
     }
 }
+
+#[test]
+fn an_inline_run_dropped_outside_of_its_runtime_is_settled_all_the_same() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    // In mid-run, and while the store hangs that is told of its end.
+    for (call, calls) in [(Call::Abandon, 1), (Call::Complete, 2)] {
+        let (store, drain, probe) = (memory(), Drain::new(), Probe::new());
+        let probe = match call {
+            Call::Abandon => probe.shut(),
+            _ => probe,
+        };
+        store.then(Call::Complete, Fault::Hangs);
+        let service = layer(&store, &drain)
+            .with_detached(false)
+            .layer(probe.service::<Body>());
+        let mut caller = Box::pin(service.clone().oneshot(post("k", "{}")));
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = &mut caller => panic!("it is held"),
+                () = probe.started(1) => {}
+            }
+        });
+        drop(caller);
+
+        assert_eq!(runtime.block_on(drain.wait(MINUTE)), 0);
+        assert_eq!(store.count(call), calls);
+        let retried = runtime.block_on(send(&service, post("k", "{}")));
+        let unknown = Some(RejectionKind::OutcomeUnknown);
+        match call {
+            Call::Abandon => assert_eq!(retried.rejection(), unknown),
+            _ => assert_eq!((retried.text(), retried.is_replay()), ("run 1", true)),
+        }
+        runtime.block_on(async {
+            store.let_go();
+            store.all_calls_ended().await;
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_its_spawn_closure_drops_outside_of_a_runtime_is_released() {
+    let (store, drain, probe) = (memory(), Drain::new(), Probe::new());
+    let dropping = layer(&store, &drain).with_spawn(|run| {
+        let dropped = std::thread::spawn(move || drop(run)).join();
+        dropped.expect("no panic");
+    });
+    let service = dropping.layer(probe.service::<Body>());
+    let failed = send(&service, post("k", "{}")).await;
+    assert_eq!(failed.rejection(), Some(RejectionKind::HandlerFailed));
+    assert_eq!(drain.wait(MINUTE).await, 0);
+    assert_eq!((probe.runs(), store.count(Call::Release)), (0, 1));
+}

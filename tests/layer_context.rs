@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
 use http::{Request, StatusCode};
 use support::{
@@ -15,8 +15,8 @@ use support::{
 use tokio::sync::mpsc;
 use tower::{Layer, service_fn};
 use tower_idempotency::{
-    Fingerprint, IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore, RecordKey,
-    Rejection, RejectionKind, RequestBody, Scope, ScopeBy, StoreErrorKind, Tag,
+    Drain, Fingerprint, IdempotencyContext, IdempotencyKey, IdempotencyLayer, MemoryStore,
+    RecordKey, Rejection, RejectionKind, RequestBody, Scope, ScopeBy, StoreErrorKind, Tag,
     store::{Claim, Nonce, Store, Takeover},
 };
 use uuid::Uuid;
@@ -181,11 +181,10 @@ async fn neither_key_nor_scope_show_in_debug_output() {
 async fn what_the_store_attaches_reaches_the_handler() {
     // By a store of one's own, as a transaction store hands its transaction over.
     let runs = Runs::default();
-    let service =
-        layer(attaching::Attaching(MemoryStore::new())).layer(answering(&runs, |_, parts, _| {
-            let attached = parts.extensions.get::<attaching::Attached>();
-            response(StatusCode::OK, attached.expect("an attachment").0)
-        }));
+    let service = layer(attaching::Attaching::new(false)).layer(answering(&runs, |_, parts, _| {
+        let attached = parts.extensions.get::<attaching::Attached>();
+        response(StatusCode::OK, attached.expect("an attachment").0)
+    }));
 
     assert_eq!(
         send(&service, post("k", "{}")).await.text(),
@@ -194,8 +193,25 @@ async fn what_the_store_attaches_reaches_the_handler() {
     assert_eq!(runs.count(), 1);
 }
 
+#[tokio::test]
+async fn an_attachment_that_can_not_be_cloned_leaves_its_key_free() {
+    let (runs, drain) = (Runs::default(), Drain::new());
+    let service = layer(attaching::Attaching::new(true))
+        .with_drain(drain.clone())
+        .layer(answering(&runs, |_, _, _| response(StatusCode::OK, "done")));
+
+    let failed = send(&service, post("k", "{}")).await;
+    assert_eq!(failed.rejection(), Some(RejectionKind::HandlerFailed));
+    assert_eq!(drain.wait(Duration::from_secs(60)).await, 0);
+    assert_eq!(send(&service, post("k", "{}")).await.text(), "done");
+    assert_eq!(runs.count(), 1);
+}
+
 mod attaching {
-    use std::time::Duration;
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        time::Duration,
+    };
 
     use async_trait::async_trait;
     use tower_idempotency::{
@@ -203,11 +219,24 @@ mod attaching {
         store::{Claim, Record, Reservation, Store, StoreKind, Terms},
     };
 
-    #[derive(Clone)]
-    pub(super) struct Attached(pub(super) &'static str);
+    pub(super) struct Attached(pub(super) &'static str, bool);
 
+    impl Clone for Attached {
+        fn clone(&self) -> Self {
+            assert!(!self.1, "it is fragile");
+            Self(self.0, self.1)
+        }
+    }
+
+    /// What it attaches to its first claim may be fragile.
     #[derive(Debug)]
-    pub(super) struct Attaching(pub(super) MemoryStore);
+    pub(super) struct Attaching(MemoryStore, AtomicBool);
+
+    impl Attaching {
+        pub(super) fn new(fragile: bool) -> Self {
+            Self(MemoryStore::new(), AtomicBool::new(fragile))
+        }
+    }
 
     #[async_trait]
     impl Store for Attaching {
@@ -221,7 +250,8 @@ mod attaching {
             let Reservation::Acquired(claim) = reserved else {
                 return Ok(reserved);
             };
-            let claim = claim.with_attachment(Attached("from the store"));
+            let fragile = self.1.swap(false, Ordering::SeqCst);
+            let claim = claim.with_attachment(Attached("from the store", fragile));
             Ok(Reservation::Acquired(claim))
         }
 

@@ -6,7 +6,7 @@ use std::{
 
 use http::{Request, Response};
 use http_body::Body;
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 use tower_service::Service;
 
 use super::{
@@ -41,6 +41,8 @@ pub(super) struct Run {
     pub(super) asked: Instant,
     stage: Stage,
     renewal: Option<Renewal>,
+    /// Kept, because a run may be dropped outside of its runtime.
+    runtime: Handle,
     _counted: DrainToken,
     _gauged: Gauged,
 }
@@ -97,12 +99,6 @@ impl Run {
         let claim = Arc::new(claim);
         let notes = Notes::of_run(guard, &claim, protected);
         let context = IdempotencyContext::of_run(key, scope, &claim, protected, notes);
-        parts.extensions.extend(claim.attachments().clone());
-        parts.extensions.insert(context.clone());
-        let body = match body {
-            Some(body) => RequestBody::streamed(body),
-            None => RequestBody::collected(collected.unwrap_or_default()),
-        };
         if !protected {
             event::unprotected(claim.key());
         }
@@ -116,8 +112,16 @@ impl Run {
             asked,
             stage: Stage::Claimed,
             renewal: renewal.flatten(),
+            runtime: Handle::current(),
             _counted: guard.settings.drain.token(),
             _gauged: Gauged::one(metric::IN_FLIGHT_RUNS),
+        };
+        // Cloned when there is a run that gives the claim back, should the clone panic.
+        parts.extensions.extend(run.claim.attachments().clone());
+        parts.extensions.insert(run.context.clone());
+        let body = match body {
+            Some(body) => RequestBody::streamed(body),
+            None => RequestBody::collected(collected.unwrap_or_default()),
         };
         (run, Request::from_parts(*parts, body))
     }
@@ -234,6 +238,7 @@ impl Drop for Run {
         if !self.protected {
             return;
         }
+        let _inside = self.runtime.enter();
         match mem::replace(&mut self.stage, Stage::Settled) {
             Stage::Claimed => background::release(&self.guard, Arc::clone(&self.claim)),
             Stage::Running => {
