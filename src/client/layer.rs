@@ -143,6 +143,7 @@ impl IdempotentRetryLayer {
     }
 
     /// How old a key may be at most when it is sent (default: 23 h), counted from the beginning of the call, or as [`Resumed`](super::Resumed) says.
+    /// The time for which the machine is suspended meanwhile counts too.
     ///
     /// It must be shorter than the time for which the server keeps its keys, by an attempt's timeout at least: afterwards the key is new
     /// to it, and the operation runs again. An older key is [not sent](super::ErrorKind::KeyTooOld).

@@ -52,6 +52,9 @@
 //! 503, 504, 429 and 500 are elsewhere (UNKNOWN is what an unexpected failure in a handler becomes), and ABORTED is waited for if
 //! the metadata `idempotency-code` says `in_flight`. One without a status is UNKNOWN, as for every gRPC client. [`RetryPolicy::by`] replaces the table, for servers with other words.
 //!
+//! A layer that decompresses answers belongs inside of this one, next to the connection: the code of a 409 can't be read otherwise,
+//! and its outcome counts as unknown.
+//!
 //! `Retry-After`, in seconds or as a date, and `grpc-retry-pushback-ms` are the least that a pause takes. Beyond that, pauses are
 //! random, up to a bound that doubles with each attempt ("full jitter"). A retry that the [deadline](IdempotentRetryLayer::with_deadline),
 //! the [number of attempts](IdempotentRetryLayer::with_attempts), the [key's age](IdempotentRetryLayer::with_max_key_age) or the
@@ -94,6 +97,7 @@
 //! whose path isn't [named unary](IdempotentRetryLayer::with_grpc_unary), and gRPC-Web, which the server doesn't protect either. They
 //! get no key, are sent once, and carry no [`Delivery`].
 
+mod age;
 mod answer;
 mod attempt;
 mod budget;

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::{
     Decision, Delivery, Error, ErrorKind, GaveUp, Resumed,
+    age::KeyAge,
     attempt::{Answered, End},
     pause::{asked, pause},
     settings::Settings,
@@ -16,8 +17,7 @@ pub(super) struct Progress<'a> {
     settings: &'a Settings,
     key: IdempotencyKey,
     pub(super) deadline: Instant,
-    /// The key is sent no more then.
-    key_end: Instant,
+    age: KeyAge,
     /// How often the request was sent.
     attempts: u32,
     /// Those of them that weren't waited for.
@@ -32,14 +32,11 @@ impl<'a> Progress<'a> {
         key: IdempotencyKey,
         resumed: Option<Resumed>,
     ) -> Self {
-        let now = Instant::now();
-        let age = resumed.map_or(Duration::ZERO, |resumed| resumed.age());
         Self {
             settings,
             key,
-            deadline: now + settings.deadline,
-            // At its limit a key is too old already.
-            key_end: now + settings.max_key_age.saturating_sub(age),
+            deadline: Instant::now() + settings.deadline,
+            age: KeyAge::new(resumed),
             attempts: 0,
             counted: 0,
             open: resumed.is_some(),
@@ -48,13 +45,14 @@ impl<'a> Progress<'a> {
 
     /// Counts an attempt, and tells until when it may take.
     pub(super) fn begin_attempt(&mut self) -> Result<Instant, Error> {
-        let now = Instant::now();
-        if now >= self.key_end {
+        // At its limit a key is too old already.
+        if self.age.get() >= self.settings.max_key_age {
             let gave_up = (self.attempts > 0).then_some(GaveUp::KeyAge);
             return Err(self.fail(ErrorKind::KeyTooOld, None, gave_up));
         }
         self.attempts += 1;
-        Ok(self.deadline.min(now + self.settings.attempt_timeout()))
+        let timeout = self.settings.attempt_timeout();
+        Ok(self.deadline.min(Instant::now() + timeout))
     }
 
     /// What the policy says, if it isn't that this is final.
@@ -83,11 +81,10 @@ impl<'a> Progress<'a> {
             settings.first_pause,
             settings.longest_pause,
         );
-        let now = Instant::now();
-        if pause >= self.deadline - now {
+        if pause >= self.deadline - Instant::now() {
             return Err(GaveUp::Deadline);
         }
-        if pause >= self.key_end - now {
+        if pause >= settings.max_key_age.saturating_sub(self.age.get()) {
             return Err(GaveUp::KeyAge);
         }
         // Last, because it takes what it allows.
