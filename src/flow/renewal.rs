@@ -67,10 +67,6 @@ pub(super) async fn keep_renewed(
     from: Instant,
     lost: impl Fn(),
 ) -> Infallible {
-    // A transaction holds its key by itself.
-    if guard.kind == StoreKind::Transaction {
-        return pending().await;
-    }
     let lease = guard.settings.lease;
     let unanswered = Arc::new(());
     let mut next = from + lease / 3;
