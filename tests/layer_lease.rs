@@ -503,3 +503,33 @@ async fn an_unfinished_record_tells_an_operator_how_it_stands() {
     first.await.expect("an answer");
     assert!(matches!(state().await, RecordState::Completed(_)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_not_renewed_any_more_while_it_is_settled() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    let service = layer(&store, Takeover::RunAgain).layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    // The renewal is due in the middle of the completion. After it, it would read as a claim that was lost.
+    pass(LEASE / 3 - Duration::from_secs(1)).await;
+    store.then(Call::Complete, Fault::IsSlow(Duration::from_secs(2)));
+    probe.open();
+
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+    pass(LEASE).await;
+    assert_eq!(store.count(Call::Renew), 0);
+    assert!(!probe.context(1).claim_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_lost_is_not_renewed_any_more() {
+    let (store, probe) = (memory(), Probe::new().shut());
+    let service = layer(&store, Takeover::RunAgain).layer(probe.service::<Body>());
+    store.then(Call::Renew, Fault::Fails(StoreErrorKind::LostClaim));
+    let first = spawn_send(&service, post("k", "{}"));
+    store.reached(Call::Renew, 1).await;
+    pass(LEASE * 2).await;
+    assert_eq!(store.count(Call::Renew), 1);
+    probe.open();
+    assert_eq!(first.await.expect("an answer").text(), "run 1");
+}

@@ -78,6 +78,13 @@ async fn without_a_reservation_nothing_runs_and_the_key_stays_free() {
         store.let_go();
         assert_eq!(drain.wait(MINUTE).await, 0);
         assert_eq!(probe.runs(), 0);
+        if matches!(fault, Fault::Fails(StoreErrorKind::Full)) {
+            assert_eq!(
+                store.count(Call::Release),
+                0,
+                "it said that it took nothing"
+            );
+        }
         let retried = send(&service, post("k", "{}")).await;
         assert_eq!(retried.text(), "run 1", "{fault:?}");
         store.all_calls_ended().await;
@@ -319,6 +326,21 @@ async fn an_unprotected_run_that_did_nothing_leaves_its_key_free() {
     assert_eq!(send(&service, post("k", "{}")).await.text(), "not yet");
     assert_eq!(drain.wait(MINUTE).await, 0);
     assert_eq!(send(&service, post("k", "{}")).await.text(), "run 2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unprotected_run_that_is_dropped_has_nothing_to_tell() {
+    let (store, drain, probe) = (memory(), Drain::new(), Probe::new().shut());
+    store.always(Call::Reserve, UNAVAILABLE);
+    let inline = unprotected(&store, &drain).with_detached(false);
+    let caller = spawn_send(&inline.layer(probe.service::<Body>()), post("k", "{}"));
+    probe.started(1).await;
+    caller.abort();
+    assert!(caller.await.is_err());
+
+    assert_eq!(drain.wait(MINUTE).await, 0);
+    let counts = [Call::Abandon, Call::Release].map(|call| store.count(call));
+    assert_eq!(counts, [0, 0]);
 }
 
 #[tokio::test(start_paused = true)]

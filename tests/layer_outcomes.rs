@@ -301,6 +301,36 @@ async fn an_inline_run_that_is_dropped_is_told_as_abandoned() {
 }
 
 #[tokio::test]
+async fn an_inline_run_that_is_dropped_while_it_settles_is_told_as_it_is_settled() {
+    let told = Told::default();
+    let store = FaultyStore::new(MemoryStore::new());
+    store.then(Call::Complete, Fault::Hangs);
+    let service = layer(store.clone())
+        .with_detached(false)
+        .with_observer(told.observer())
+        .layer(Probe::new().service());
+    let caller = spawn_send(&service, post("k", "{}"));
+    store.reached(Call::Complete, 1).await;
+    caller.abort();
+    told.times(1).await;
+    assert_eq!(told.outcomes(), [Saved]);
+    store.let_go();
+    store.all_calls_ended().await;
+}
+
+#[tokio::test]
+async fn an_error_of_an_unprotected_run_is_told_as_of_one() {
+    let told = Told::default();
+    let service = layer(missing(Call::Reserve))
+        .with_on_store_failure(OnStoreFailure::RunUnprotected)
+        .with_observer(told.observer())
+        .layer(Probe::answering(|_| Err("its own")).service::<Body>());
+    let error = service.oneshot(post("k", "{}")).await;
+    assert_eq!(error.expect_err("its own"), "its own");
+    assert_eq!(told.outcomes(), [Unprotected]);
+}
+
+#[tokio::test]
 async fn a_caller_that_goes_away_before_its_run_is_told_as_cancelled() {
     let told = Told::default();
     let store = FaultyStore::new(MemoryStore::new());

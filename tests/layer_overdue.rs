@@ -139,24 +139,28 @@ async fn at_the_bound_of_what_is_owed_known_keys_are_answered_and_new_ones_not_r
 
 #[tokio::test(start_paused = true)]
 async fn at_the_bound_the_next_request_finds_out_that_the_store_is_back() {
-    let (store, drain) = (FaultyStore::new(MemoryStore::new()), Drain::new());
-    let probe = Probe::new();
-    let service = layer(&store, &drain)
-        .with_settlement_bounds(3, usize::MAX)
-        .layer(probe.service::<Body>());
-    store.always(Call::Complete, Fault::Fails(StoreErrorKind::Unavailable));
-    for number in 0..3 {
-        send(&service, post(&format!("k{number}"), "{}")).await;
-    }
-    // By now each of them is told every ten seconds only.
-    pass(MINUTE).await;
-    store.heal();
+    // It isn't asked, or it is and can't be told.
+    for reaction in [OnStoreFailure::Refuse, OnStoreFailure::RunUnprotected] {
+        let (store, drain) = (FaultyStore::new(MemoryStore::new()), Drain::new());
+        let probe = Probe::new();
+        let service = layer(&store, &drain)
+            .with_settlement_bounds(3, usize::MAX)
+            .with_on_store_failure(reaction)
+            .layer(probe.service::<Body>());
+        store.always(Call::Complete, Fault::Fails(StoreErrorKind::Unavailable));
+        for number in 0..3 {
+            send(&service, post(&format!("k{number}"), "{}")).await;
+        }
+        // By now each of them is told every ten seconds only.
+        pass(MINUTE).await;
+        store.heal();
 
-    let refused = send(&service, post("new", "{}")).await;
-    assert_eq!(refused.rejection(), Some(RejectionKind::StoreUnavailable));
-    let all = drain.wait(Duration::from_millis(1)).await;
-    assert_eq!(all, 0, "one was told at once, and then the others");
-    assert_eq!(send(&service, post("new", "{}")).await.text(), "run 4");
+        let refused = send(&service, post("new", "{}")).await;
+        assert_eq!(refused.rejection(), Some(RejectionKind::StoreUnavailable));
+        let all = drain.wait(Duration::from_millis(1)).await;
+        assert_eq!(all, 0, "one was told at once, and then the others");
+        assert_eq!(send(&service, post("new", "{}")).await.text(), "run 4");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,6 +285,25 @@ async fn unprotected_runs_go_on_at_once_and_keep_no_more_than_the_bounds() {
         send(&service, post("new", "{}")).await;
         assert!(probe.context(101).is_protected());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unprotected_run_that_did_nothing_tells_no_store_that_hangs() {
+    let (store, drain) = store_and_drain();
+    let probe = Probe::answering(|_| Ok(answer(StatusCode::NOT_FOUND, "")));
+    store.always(Call::Reserve, Fault::Hangs);
+    store.always(Call::Release, Fault::Hangs);
+    let service = layer(&store, &drain)
+        .with_on_store_failure(OnStoreFailure::RunUnprotected)
+        .layer(probe.service::<Body>());
+    for number in 0..100 {
+        send(&service, post(&format!("k{number}"), "{}")).await;
+    }
+    let told = store.count(Call::Release);
+    assert!((1..=BOUND).contains(&told), "{told}");
+    store.let_go();
+    assert_eq!(drain.wait(MINUTE).await, 0);
+    store.all_calls_ended().await;
 }
 
 #[tokio::test(start_paused = true)]

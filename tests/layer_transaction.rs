@@ -13,7 +13,7 @@ use support::{
 };
 use tower::{Layer, ServiceExt};
 use tower_idempotency::{
-    Drain, IdempotencyLayer, MemoryStore, RejectionKind, ScopeBy, StoreErrorKind,
+    Drain, FingerprintBy, IdempotencyLayer, MemoryStore, RejectionKind, ScopeBy, StoreErrorKind,
     store::{Store, StoreKind},
 };
 
@@ -123,6 +123,29 @@ async fn a_claim_lost_at_the_end_is_answered_by_the_record() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_lost_to_a_record_in_another_form_leaves_the_outcome_pending() {
+    let (store, probe) = (transactions(), Probe::new().shut());
+    let service = layer(&store).layer(probe.service::<Body>());
+    let first = spawn_send(&service, post("k", "{}"));
+    probe.started(1).await;
+    let key = *probe.context(1).record_key();
+    assert!(store.forget(&key).await.expect("the store answers"));
+    // Another release, or one that is set up otherwise, did the same meanwhile.
+    let other = layer(&store).with_fingerprint(FingerprintBy::json());
+    let second = spawn_send(&other.layer(probe.service::<Body>()), post("k", "{}"));
+    probe.started(2).await;
+    probe.let_through(2);
+    assert_eq!(second.await.expect("an answer").text(), "run 2");
+    store.then(Call::Complete, Fault::Fails(StoreErrorKind::LostClaim));
+    probe.open();
+
+    // It can't be told here that it is the same request. A retry can.
+    let first = first.await.expect("an answer");
+    assert_eq!(first.rejection(), Some(RejectionKind::OutcomePending));
+    assert_eq!(send(&service, post("k", "{}")).await.text(), "run 2");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rollback_that_fails_changes_no_answer_but_misuse_does() {
     for (kind, misused) in [
         (StoreErrorKind::Unavailable, false),
@@ -188,7 +211,12 @@ async fn a_run_that_was_cut_off_closes_its_connection_and_one_that_answered_does
     let probe = probe.shut();
     let limited = send(&service, post("hangs", "{}")).await;
     assert_eq!(limited.rejection(), Some(RejectionKind::RunLimit));
+    let inline = layer(&store).with_detached(false);
+    let dropped = spawn_send(&inline.layer(probe.service::<Body>()), post("drops", "{}"));
+    probe.started(4).await;
+    dropped.abort();
+    store.reached(Call::Abandon, 4).await;
     probe.open();
 
-    assert_eq!(store.interrupted(), [true, false, true]);
+    assert_eq!(store.interrupted(), [true, false, true, true]);
 }

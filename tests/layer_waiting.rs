@@ -59,6 +59,55 @@ async fn a_waiter_of_the_same_layer_is_woken_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_waiter_is_woken_too_when_a_claim_ends_in_the_background() {
+    type Case = (Call, fn(&FaultyStore));
+    let cases: [Case; 3] = [
+        // Its run is dropped; did nothing, which the store is told again after 100 ms; or never began, as its claim was not heard of.
+        (Call::Abandon, |_| {}),
+        (Call::Release, |store| {
+            store.then(Call::Release, Fault::Fails(StoreErrorKind::Unavailable));
+        }),
+        (Call::Reserve, |store| {
+            store.then(
+                Call::Reserve,
+                Fault::LosesAnswer(StoreErrorKind::Unavailable),
+            );
+            store.then(Call::Release, Fault::IsSlow(Duration::from_secs(4)));
+        }),
+    ];
+    for (call, script) in cases {
+        let store = memory();
+        script(&store);
+        let probe = Probe::answering(move |run| match (call, run) {
+            (Call::Release, 1) => Ok(answer(StatusCode::NOT_FOUND, "")),
+            _ => Ok(created(run)),
+        });
+        let probe = probe.shut();
+        let service = waiting(&store)
+            .with_detached(false)
+            .with_takeover(Takeover::RunAgain)
+            .layer(probe.service::<Body>());
+        let first = spawn_send(&service, post("k", "{}"));
+        match call {
+            Call::Reserve => store.reached(Call::Release, 1).await,
+            _ => probe.started(1).await,
+        }
+        let waiter = spawn_send(&service, post("k", "{}"));
+        // Long enough for it to look seldom.
+        pass(Duration::from_millis(3_999)).await;
+        let ended = Instant::now();
+        match call {
+            Call::Abandon => first.abort(),
+            _ => drop(first),
+        }
+        probe.open();
+
+        assert_eq!(waiter.await.expect("an answer").status(), 201);
+        assert!(ended.elapsed() <= Duration::from_millis(110), "{call:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_of_another_layer_looks_often_at_first_and_then_every_second() {
     let (store, probe) = (memory(), Probe::new().shut());
     let [one, other] = [&store, &store].map(|store| waiting(store).layer(probe.service::<Body>()));

@@ -161,3 +161,20 @@ fn pause_before(retry: u32) -> Duration {
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pauses_double_up_to_a_bound_and_are_half_random() {
+        for (retry, longest) in [(1, 10), (2, 20), (7, 640), (8, 1_000), (u32::MAX, 1_000)] {
+            let longest = Duration::from_millis(longest);
+            let pause = pause_before(retry);
+            assert!(
+                (longest / 2..=longest).contains(&pause),
+                "{retry}: {pause:?}"
+            );
+        }
+    }
+}

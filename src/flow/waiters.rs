@@ -99,3 +99,19 @@ impl Drop for Ticket<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScopeBy;
+
+    #[test]
+    fn a_key_that_nobody_waits_for_any_more_is_forgotten() {
+        let (waiters, settings) = (Waiters::default(), Settings::new(ScopeBy::single_tenant()));
+        let key = RecordKey::from_bytes([1; 32]);
+        let tickets = [0, 1].map(|_| waiters.subscribe(key, &settings));
+        assert!(tickets.iter().all(Option::is_some));
+        drop(tickets);
+        assert!(waiters.lock().is_empty());
+    }
+}

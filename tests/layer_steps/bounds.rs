@@ -113,6 +113,24 @@ async fn a_run_notes_no_more_than_the_bound_in_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_earlier_runs_have_noted_counts_for_the_bound() {
+    let store = memory();
+    let service = service(&run_again(store.clone()), move |context| async move {
+        for number in 0..3 {
+            let name = format!("{} of run {}", number, context.attempt());
+            let effect = async || Ok::<_, Failed>("x".repeat(Note::MAX_TOTAL / 5));
+            let _text: String = context.step(&name, effect).await?;
+        }
+        Err(Failed::Declined)
+    });
+
+    for _ in 0..2 {
+        send(&service, post("k", "{}")).await;
+    }
+    assert_eq!(store.count(Call::Note), 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn notes_count_for_the_memory_stores_bytes_until_their_run_is_over() {
     let store = MemoryStore::new().with_max_bytes(3_000);
     let fingerprint = Fingerprint::new(Tag::from_u16(1), [0; 32]);

@@ -144,6 +144,37 @@ async fn nothing_runs_where_an_earlier_runs_notes_cant_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_is_lost_before_the_notes_are_read_is_told_as_lost() {
+    let (store, effects) = (memory(), Effects::default());
+    let service = charging(&run_again(store.clone()), &effects, |attempt| attempt < 3);
+    send(&service, post("k", "{}")).await;
+    store.then(Call::Notes, Fault::Fails(StoreErrorKind::LostClaim));
+
+    let lost = send(&service, post("k", "{}")).await;
+    assert_eq!((lost.text(), effects.of("authorize")), ("LostClaim", 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_given_no_more_notes_than_the_bound() {
+    let store = memory();
+    store.always(Call::Note, Fault::Hangs);
+    let bounded = run_again(store.clone()).with_late_call_bound(1);
+    let service = service(&bounded, |context| async move {
+        let mut sum = 0;
+        for name in ["a", "b", "c"] {
+            let effect = async || Ok::<_, Failed>(1);
+            sum += context.step::<u32, Failed, _>(name, effect).await?;
+        }
+        Ok(sum.to_string())
+    });
+
+    assert_eq!(send(&service, post("k", "{}")).await.text(), "3");
+    assert_eq!(store.count(Call::Note), 1);
+    store.let_go();
+    store.all_calls_ended().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_note_that_is_under_way_when_the_run_reaches_its_limit_is_written() {
     let (store, effects, drain) = (memory(), Effects::default(), Drain::new());
     store.then(Call::Note, Fault::Hangs);
@@ -178,7 +209,10 @@ async fn nobody_takes_over_while_a_note_is_under_way() {
         match detached {
             // Cut off by its limit, or because its caller went away.
             true => pass(Duration::from_secs(2)).await,
-            false => first.abort(),
+            false => {
+                first.abort();
+                pass(Duration::from_secs(1)).await;
+            }
         }
 
         let early = send(&service, post("k", "{}")).await;

@@ -218,3 +218,34 @@ async fn a_task_that_writes_the_body_does_steps_while_it_is_collected() {
         assert_eq!(effects.of("late"), u32::from(expected.is_ok()), "{kind}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_goes_on_beside_its_handler_keeps_the_key_from_being_given_back() {
+    let (store, gate) = (memory(), Gate::closed());
+    let held = gate.clone();
+    let service =
+        run_again(store.clone()).layer(service_fn(move |request: Request<RequestBody<Body>>| {
+            let context = request.extensions().get::<IdempotencyContext>().cloned();
+            let (context, gate) = (context.expect("a run"), held.clone());
+            async move {
+                let begun = Gate::closed();
+                let passed = begun.clone();
+                tokio::spawn(async move {
+                    let effect = async || {
+                        passed.pass().await;
+                        gate.pass().await;
+                        1
+                    };
+                    step(context, effect).await
+                });
+                begun.reached().await;
+                begun.open();
+                Ok::<_, Infallible>(response(StatusCode::NOT_FOUND, "nothing happened, it says"))
+            }
+        }));
+
+    send(&service, post("k", "{}")).await;
+    let counts = [Call::Release, Call::Abandon].map(|call| store.count(call));
+    assert_eq!(counts, [0, 1]);
+    gate.open();
+}
