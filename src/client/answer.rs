@@ -97,11 +97,7 @@ impl Reading {
             .filter(|_| !grpc && is_problem(headers))
             .and_then(|data| serde_json::from_slice(data).ok());
         // Metadata comes in either: a proxy may turn the one into the other.
-        let metadata = || {
-            [Some(headers), trailers.filter(|_| grpc)]
-                .into_iter()
-                .flatten()
-        };
+        let metadata = || [Some(headers), trailers].into_iter().flatten();
         let grpc_status = match grpc {
             true => grpc_status(metadata(), data.is_some()),
             false => None,

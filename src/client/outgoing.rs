@@ -59,14 +59,6 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
-    if body.is_end_stream() {
-        let body = Collected::default();
-        return Ok(Outgoing::Repeatable(Repeatable { head, body }));
-    }
-    if body.size_hint().lower() > limit as u64 {
-        let body = RequestBody::streamed(body);
-        return Ok(Outgoing::Once(Request::from_parts(head, body)));
-    }
     let mut collector = Collector::new(Box::pin(body), limit);
     match collector.collect(Into::into).await {
         Ok(()) => {

@@ -28,7 +28,6 @@ impl Shard {
     }
 
     pub(super) fn insert(&mut self, key: &RecordKey, entry: Entry) {
-        self.last_fence = self.last_fence.max(entry.fence);
         self.queue.push(Reverse((entry.due, *key)));
         self.records.insert(*key, entry);
         self.drop_stale();
