@@ -325,6 +325,15 @@ async fn a_conflict_that_was_not_read_is_never_taken_for_a_refusal() {
     let layer = layer.with_response_body_limit(0);
     let response = send(&layer, &wire, post("{}")).await.expect("a response");
     assert!(delivery(&response).outcome_is_unknown());
+
+    // Whatever another 4xx says, it did nothing.
+    let Step::Answer(mut invalid) = refused(long()) else {
+        unreachable!("an answer was made");
+    };
+    *invalid.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    let wire = any_wire([Step::Answer(invalid)]);
+    let response = send(&layer, &wire, post("{}")).await.expect("a response");
+    assert!(!delivery(&response).outcome_is_unknown());
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,11 +6,14 @@ mod client_support;
 use std::time::Duration;
 
 use client_support::{Body, Step, Wire, answer, delivery, post, problem, send, with_headers};
-use http::Request;
+use http::{Request, Response};
+use tokio::time::timeout;
+use tower::{Layer, ServiceExt};
 use tower_idempotency::{
-    IdempotencyKey,
+    IdempotencyKey, RequestBody,
     client::{ErrorKind, GaveUp, IdempotentRetryLayer, Resumed},
 };
+use tower_test::mock;
 
 fn layer() -> IdempotentRetryLayer {
     let pause = Duration::from_millis(1);
@@ -184,6 +187,24 @@ async fn a_key_is_not_sent_once_it_is_too_old() {
             assert!(error.outcome_is_unknown());
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_grows_too_old_while_the_service_is_not_ready_is_not_sent_again() {
+    let (mock, mut handle) = mock::pair::<Request<RequestBody<Body>>, Response<Body>>();
+    let age = Duration::from_secs(100);
+    let layer = layer().with_max_key_age(age).with_deadline(age * 10);
+    handle.allow(1);
+    let call = tokio::spawn(layer.layer(mock).oneshot(post("{}")));
+    let (_, reply) = handle.next_request().await.expect("a request");
+    reply.send_error("reset");
+    drop(timeout(age, handle.next_request()).await);
+    handle.allow(1);
+
+    let error = call.await.expect("no panic").expect_err("an error");
+    assert_eq!((error.kind(), error.attempts()), (ErrorKind::KeyTooOld, 1));
+    assert_eq!(error.gave_up(), Some(GaveUp::KeyAge));
+    assert!(error.outcome_is_unknown());
 }
 
 #[tokio::test(start_paused = true)]

@@ -149,6 +149,19 @@ async fn waiting_for_a_run_in_flight_does_not_use_up_the_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_pauses_of_a_call_that_waits_grow_too() {
+    // Of 40 pauses of at most 200 ms each, the sum would be 8 s at most; of pauses up to 10 s, it is 170 s or so.
+    let wire = Wire::new((0..40).map(|_| problem(409, "in_flight")));
+    let layer = IdempotentRetryLayer::new()
+        .with_deadline(Duration::from_secs(3600))
+        .with_retry_budget(1000, 0.0);
+    send(&layer, &wire, post("{}")).await.expect("a response");
+    let seen = wire.seen();
+    let waited = seen[40].at - seen[0].at;
+    assert!(waited > Duration::from_secs(8), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_last_answer_is_given_as_it_is_when_attempts_are_used_up() {
     let wire = Wire::new([
         answer(500),

@@ -4,14 +4,18 @@
 mod client_support;
 
 use std::{
-    future::pending,
+    convert::Infallible,
+    future::{Ready, pending, ready},
     pin::pin,
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use bytes::Bytes;
 use client_support::{Body, Step, Wire, answer, delivery, post, send, status, with_headers};
 use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, combinators::BoxBody};
 use tokio::time::timeout;
 use tower::{
     Layer, Service, ServiceBuilder, ServiceExt,
@@ -118,6 +122,47 @@ async fn one_permit_is_enough_and_is_free_during_the_pauses() {
         assert_eq!(response.status(), StatusCode::CREATED);
     }
     assert_eq!(wire.count(), 6);
+}
+
+/// Answers 503 with a body that holds on to something, and counts who does when it is to get ready.
+#[derive(Clone)]
+struct Holding(Arc<()>, Arc<Mutex<Vec<usize>>>);
+
+impl Service<Request<RequestBody<Body>>> for Holding {
+    type Response = Response<BoxBody<Bytes, Infallible>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        let mut holders = self.1.lock().expect("a lock");
+        holders.push(Arc::strong_count(&self.0));
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<RequestBody<Body>>) -> Self::Future {
+        let held = Arc::clone(&self.0);
+        let body = Body::from("busy").map_err(move |never| {
+            let _held = &held;
+            never
+        });
+        let mut response = Response::new(BodyExt::boxed(body));
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        ready(Ok(response))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_given_is_let_go_of_before_the_next_attempt() {
+    let holders = Arc::new(Mutex::new(Vec::new()));
+    let service = IdempotentRetryLayer::new()
+        .with_attempts(3)
+        .with_response_body_limit(0)
+        .layer(Holding(Arc::new(()), Arc::clone(&holders)));
+    let response = service.oneshot(post("{}")).await.expect("a response");
+    assert_eq!(delivery(&response).attempts(), 3);
+    let holders = holders.lock().expect("a lock");
+    // Before the call there is one service, and then another one that stays behind.
+    assert!(holders[1..].iter().all(|count| *count <= 2), "{holders:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,11 +3,16 @@
 
 mod support;
 
-use std::{pin::Pin, sync::atomic::Ordering, time::Duration};
+use std::{
+    pin::Pin,
+    sync::atomic::Ordering,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use http_body::{Body as _, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use support::{
     Body, Runs,
@@ -322,6 +327,48 @@ async fn every_response_body_tells_its_length_and_end() {
         (9, None)
     );
     assert!(!body.is_end_stream());
+}
+
+/// Two frames. With the last one it is known to have ended, and before, how long it can be at most.
+struct Foreseen(Vec<&'static str>);
+
+impl http_body::Body for Foreseen {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let next = self.0.pop();
+        Poll::Ready(next.map(|text| Ok(Frame::data(Bytes::from_static(text.as_bytes())))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = SizeHint::new();
+        hint.set_upper(self.0.iter().map(|text| text.len() as u64).sum());
+        hint
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_ends_with_the_frame_that_is_too_much_has_not_ended_yet() {
+    let runs = Runs::default();
+    let idempotency = layer(MemoryStore::new()).with_response_body_limit(LIMIT);
+    let handler = answering(&runs, |_, _, _| {
+        Response::new(Foreseen(vec!["56789", "1234"]))
+    });
+    let answer = idempotency.layer(handler).oneshot(post("k", "{}")).await;
+
+    let body = answer.expect("an answer").into_body();
+    assert!(!body.is_end_stream());
+    assert_eq!(body.size_hint().exact(), Some(9));
+    let body = body.collect().await.expect("a whole body");
+    assert_eq!(body.to_bytes(), "123456789");
 }
 
 /// The length that the body announces is the one that it has, before the first frame and at its end.

@@ -17,8 +17,8 @@ use support::{
 };
 use tower::{Layer, util::BoxCloneSyncService};
 use tower_idempotency::{
-    Idempotency, IdempotencyLayer, MemoryStore, RejectionKind, RequestBody, ResponsePolicy,
-    Verdict, store::Takeover,
+    GrpcStatus, Idempotency, IdempotencyLayer, MemoryStore, RejectionKind, RequestBody,
+    ResponsePolicy, Verdict, store::Takeover,
 };
 
 type Handler = BoxCloneSyncService<Request<RequestBody<Body>>, Response<Body>, Infallible>;
@@ -95,6 +95,17 @@ async fn a_transient_503_is_not_pinned_to_the_key_where_a_takeover_is_allowed() 
 
     assert_eq!(statuses, [503, 503, 201, 201]);
     assert_eq!(runs.count(), 3);
+}
+
+#[tokio::test]
+async fn a_grpc_status_that_a_handler_passes_on_decides_nothing_over_http() {
+    let (runs, store) = (Runs::default(), Spy::new());
+    let mut answer = response(StatusCode::CREATED, "done");
+    answer.extensions_mut().insert(GrpcStatus::Aborted);
+    let service = giving(&layer(store.clone()), &runs, [answer]);
+
+    send(&service, post("k", "{}")).await;
+    assert_eq!(store.calls(), [Call::Reserve, Call::Complete]);
 }
 
 #[tokio::test]
