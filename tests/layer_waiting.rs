@@ -65,7 +65,9 @@ async fn a_waiter_is_woken_too_when_a_claim_ends_in_the_background() {
         // Its run is dropped; did nothing, which the store is told again after 100 ms; or never began, as its claim was not heard of.
         (Call::Abandon, |_| {}),
         (Call::Release, |store| {
-            store.then(Call::Release, Fault::Fails(StoreErrorKind::Unavailable));
+            for _ in 0..2 {
+                store.then(Call::Release, Fault::Fails(StoreErrorKind::Unavailable));
+            }
         }),
         (Call::Reserve, |store| {
             store.then(
