@@ -90,17 +90,17 @@ async fn a_waiter_is_woken_too_when_a_claim_ends_in_the_background() {
             .with_takeover(Takeover::RunAgain)
             .layer(probe.service::<Body>());
         let first = spawn_send(&service, post("k", "{}"));
-        match call {
-            Call::Reserve => store.reached(Call::Release, 1).await,
-            _ => probe.started(1).await,
+        if call == Call::Reserve {
+            store.reached(Call::Release, 1).await;
+        } else {
+            probe.started(1).await;
         }
         let waiter = spawn_send(&service, post("k", "{}"));
         // Long enough for it to look seldom.
         pass(Duration::from_millis(3_999)).await;
         let ended = Instant::now();
-        match call {
-            Call::Abandon => first.abort(),
-            _ => drop(first),
+        if call == Call::Abandon {
+            first.abort();
         }
         probe.open();
 
