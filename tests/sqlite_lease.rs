@@ -733,3 +733,39 @@ async fn a_table_without_a_version_is_looked_at_as_well() {
     let (store, _file) = store_on(version, "").await;
     store.migrate().await.unwrap();
 }
+
+/// By an hour, which is as if the times of the rows had moved on.
+#[tokio::test]
+async fn what_was_freed_stays_free_when_the_clock_is_set_back() {
+    let file = File::wal();
+    let (pool, store) = (file.pool(1).await, store_in(&file).await);
+    let [released, forgotten, abandoned] = [fresh_key(), fresh_key(), fresh_key()];
+    let claimed = claim(&store, &released, &terms()).await;
+    store.release(&claimed).await.unwrap();
+    let claimed = claim(&store, &forgotten, &terms()).await;
+    store
+        .complete(&claimed, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert!(store.forget(&forgotten).await.unwrap());
+    let claimed = claim(&store, &abandoned, &terms()).await;
+    store.abandon(&claimed, RETENTION).await.unwrap();
+    let set_back = "UPDATE tower_idempotency_leases
+        SET fence = fence + 3600000000, lease_end = lease_end + 3600000000, expires = expires + 3600000000";
+    sqlx::query(set_back).execute(&pool).await.unwrap();
+    // Their fences are ahead of the clock, which the next ones' must not fall behind.
+    assert_eq!(store.purge_expired(10).await.unwrap(), 0);
+    for key in [released, forgotten] {
+        assert!(store.inspect(&key).await.unwrap().is_none());
+        let again = claim(&store, &key, &terms()).await;
+        assert_eq!(again.attempt(), 1);
+        assert!(again.fence() > claimed.fence() + 3_500_000_000);
+    }
+    let taken = claim(
+        &store,
+        &abandoned,
+        &terms().with_takeover(Takeover::RunAgain),
+    )
+    .await;
+    assert_eq!(taken.attempt(), 2);
+}

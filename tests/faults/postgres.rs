@@ -85,6 +85,6 @@ mod statement {
         "response = excluded.response"
     }
     pub fn release() -> &'static str {
-        "SET steps = NULL, lease_end = now"
+        "SET steps = NULL, lease_end = 0"
     }
 }

@@ -1,6 +1,7 @@
 //! The statements of the lease store. None binds a time: the server's clock is in the text, and only durations are bound.
 //!
-//! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`. An assignment of
+//! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`. What is to be over
+//! whatever becomes of the clock, which may be set back, doesn't depend on it: abandoned claims, and rows that were freed. An assignment of
 //! an UPDATE sees what those to its left have written, unless a sql_mode of MariaDB says otherwise: none here depends on it.
 //!
 //! What holds a response or notes is prepared, and tells whether it is committed: see [`Database::write`](super::database::Database::write).
@@ -25,7 +26,7 @@ FROM (SELECT {now} AS micros) AS clock LEFT JOIN {table} ON record_key = ?";
 const CLAIM_OVER: &str = "
 UPDATE {table} SET steps = IF(? > 1, steps, NULL), fingerprint_tag = ?, fingerprint = ?, nonce = ?, attempt = ?,
     fence = LAST_INSERT_ID(GREATEST(fence + 1, {now})), state = 0, lease_end = {now} + ?, expires = {now} + ?, response = NULL
-WHERE record_key = ? AND nonce = ? AND state = ? AND lease_end <= {now};
+WHERE record_key = ? AND nonce = ? AND state = ? AND (state = 2 OR lease_end <= {now});
 SELECT LAST_INSERT_ID() FROM DUAL WHERE ROW_COUNT() > 0";
 
 /// Of a running claim only; what is kept after the lease stays as long as it was.
@@ -56,12 +57,12 @@ SELECT steps FROM {table} WHERE record_key = ? AND nonce = ? AND state <> 1 AND 
 
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
-UPDATE {table} SET steps = NULL, lease_end = {now}, expires = {now}
+UPDATE {table} SET steps = NULL, lease_end = 0, expires = 0
 WHERE record_key = ? AND nonce = ? AND state = 0 AND expires - {now} > 0";
 
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
-UPDATE {table} SET state = 2, response = NULL, steps = NULL, lease_end = {now}, expires = {now}
+UPDATE {table} SET state = 2, response = NULL, steps = NULL, lease_end = 0, expires = 0
 WHERE record_key = ? AND expires - {now} > 0";
 
 /// The statements with a table's name in them.

@@ -11,13 +11,12 @@ use crate::{StoreError, store::TableName};
 
 /// The keys of expired rows, read without a lock.
 ///
-/// Strictly before now: a row that was released in this very microsecond keeps its fence.
-const EXPIRED: &str =
-    "SELECT record_key FROM {table} WHERE expires < {now} ORDER BY expires LIMIT ?";
+/// A fence that the clock hasn't passed yet stays: the key's next one goes on from it.
+const EXPIRED: &str = "SELECT record_key FROM {table} WHERE expires < {now} AND fence < {now} ORDER BY expires LIMIT ?";
 
 /// By their keys, so that no gap between keys is locked, whose row another may just insert. The expiry is looked at again in the row
 /// that is locked. The hint is for a table so small that the server would rather read, and lock, all of it.
-const DELETE: &str = "DELETE record FROM {table} AS record FORCE INDEX (PRIMARY) WHERE expires < {now} AND record_key IN (";
+const DELETE: &str = "DELETE record FROM {table} AS record FORCE INDEX (PRIMARY) WHERE expires < {now} AND fence < {now} AND record_key IN (";
 
 const PING: &str = "SELECT EXISTS (SELECT 1 FROM {table})";
 

@@ -3,7 +3,8 @@
 //! Each tells by the column `is_own` whether it is committed: see [`Database::run`](super::database::Database::run). What writes or
 //! locks nothing at all may give no row, and what only reads gives one also where there is no record.
 //!
-//! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`.
+//! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`. What is to be over
+//! whatever becomes of the clock, which may be set back, doesn't depend on it: abandoned claims, and rows that were freed.
 
 use super::{statement::Statement, upkeep};
 use crate::store::TableName;
@@ -76,7 +77,7 @@ WITH claimed AS (
         attempt = excluded.attempt, fence = greatest(record.fence + 1, excluded.fence), state = 0,
         lease_end = excluded.lease_end, expires = excluded.expires, response = NULL,
         steps = CASE WHEN excluded.attempt > 1 THEN record.steps END
-    WHERE record.nonce = $6::bytea AND record.state = $7::bigint AND record.lease_end <= {now}
+    WHERE record.nonce = $6::bytea AND record.state = $7::bigint AND (record.state = 2 OR record.lease_end <= {now})
     RETURNING fence
 )
 SELECT (SELECT fence FROM claimed), {own} AS is_own";
@@ -128,8 +129,7 @@ FROM (SELECT) AS one LEFT JOIN {table}
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 const RELEASE: &str = "
 WITH written AS (
-    UPDATE {table} SET steps = NULL, lease_end = now, expires = now
-    FROM (SELECT {now} AS now) AS clock
+    UPDATE {table} SET steps = NULL, lease_end = 0, expires = 0
     WHERE record_key = $1::bytea AND nonce = $2::bytea AND state = 0 AND expires > {now}
     RETURNING true
 )
@@ -138,8 +138,7 @@ SELECT EXISTS (SELECT FROM written), {own} AS is_own";
 /// Likewise; what was saved is erased at once.
 const FORGET: &str = "
 WITH written AS (
-    UPDATE {table} SET state = 2, response = NULL, steps = NULL, lease_end = now, expires = now
-    FROM (SELECT {now} AS now) AS clock
+    UPDATE {table} SET state = 2, response = NULL, steps = NULL, lease_end = 0, expires = 0
     WHERE record_key = $1::bytea AND expires > {now}
     RETURNING true
 )

@@ -10,10 +10,12 @@ use crate::{StoreError, store::postgres::error::failed};
 ///
 /// The clock is read before the rows: a value that changes from row to row finds nothing by an index. The rows are found again by their
 /// places, for which there is one plan only, and while they are locked they stay there. Their expiry is looked at once more.
+///
+/// A fence that the clock hasn't passed yet stays: the key's next one goes on from it.
 pub(super) const PURGE: &str = "
 WITH deleted AS (
-    DELETE FROM {table} WHERE expires < {now} AND ctid = ANY (ARRAY(
-        SELECT ctid FROM {table} WHERE expires < (SELECT {now}) ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED))
+    DELETE FROM {table} WHERE expires < {now} AND fence < {now} AND ctid = ANY (ARRAY(
+        SELECT ctid FROM {table} WHERE expires < (SELECT {now}) AND fence < (SELECT {now}) ORDER BY expires LIMIT $1::bigint FOR UPDATE SKIP LOCKED))
     RETURNING true
 )
 SELECT count(*), {own} AS is_own FROM deleted";

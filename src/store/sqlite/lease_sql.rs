@@ -1,6 +1,7 @@
 //! The statements of the lease store. None binds a time: SQLite's clock is in the text, and only durations are bound.
 //!
-//! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`.
+//! A record is over, for whatever reason, when `lease_end` has come: completed ones have it equal to `expires`. What is to be over
+//! whatever becomes of the clock, which may be set back, doesn't depend on it: abandoned claims, and rows that were freed.
 
 use super::clock::now;
 
@@ -20,7 +21,7 @@ pub(super) const CLAIM: &str = concat!(
          attempt = excluded.attempt, fence = max(record.fence + 1, excluded.fence), state = 0,
          lease_end = excluded.lease_end, expires = excluded.expires, response = NULL,
          steps = CASE WHEN excluded.attempt > 1 THEN record.steps END
-     WHERE record.nonce = ?6 AND record.state = ?7 AND record.lease_end <= ", now!(), "
+     WHERE record.nonce = ?6 AND record.state = ?7 AND (record.state = 2 OR record.lease_end <= ", now!(), ")
      RETURNING fence"
 );
 
@@ -65,30 +66,24 @@ pub(super) const NOTES: &str = concat!(
 
 /// The row stays, expired, until it is purged: the next claim's fence goes on from it.
 pub(super) const RELEASE: &str = concat!(
-    "UPDATE tower_idempotency_leases SET steps = NULL, lease_end = ",
-    now!(),
-    ", expires = ",
-    now!(),
-    "
+    "UPDATE tower_idempotency_leases SET steps = NULL, lease_end = 0, expires = 0
      WHERE record_key = ?1 AND nonce = ?2 AND state = 0 AND expires > ",
     now!()
 );
 
 /// Likewise; what was saved is erased at once.
 pub(super) const FORGET: &str = concat!(
-    "UPDATE tower_idempotency_leases SET state = 2, response = NULL, steps = NULL, lease_end = ",
-    now!(),
-    ", expires = ",
-    now!(),
-    "
+    "UPDATE tower_idempotency_leases SET state = 2, response = NULL, steps = NULL, lease_end = 0, expires = 0
      WHERE record_key = ?1 AND expires > ",
     now!()
 );
 
-/// Strictly before now: a record that was released in this very millisecond keeps its fence.
+/// A fence that the clock hasn't passed yet, in this very millisecond, say, stays: the key's next one goes on from it.
 pub(super) const PURGE: &str = concat!(
     "DELETE FROM tower_idempotency_leases WHERE rowid IN
          (SELECT rowid FROM tower_idempotency_leases WHERE expires < ",
+    now!(),
+    " AND fence < ",
     now!(),
     " ORDER BY expires LIMIT ?1)"
 );
