@@ -80,6 +80,7 @@ clauses! {
     lease_at_repeatable_read: lease and lease_listing and steps, 4, super::repeatable_read;
     lease_at_serializable: lease and lease_listing and steps, 4, super::serializable;
     lease_on_one_connection_without_statement_cache: lease and lease_listing and steps, 1, super::without_cache;
+    lease_without_autocommit: lease and lease_listing and steps, 4, super::without_autocommit;
     transaction_at_read_committed: transaction and transaction_listing, 4, super::read_committed;
     transaction_at_repeatable_read: transaction and transaction_listing, 4, super::repeatable_read;
     transaction_at_serializable: transaction and transaction_listing, 4, super::serializable;
@@ -100,6 +101,10 @@ fn repeatable_read(database: Database) -> Database {
 
 fn serializable(database: Database) -> Database {
     database.with("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+}
+
+fn without_autocommit(database: Database) -> Database {
+    database.with("SET SESSION autocommit = 0")
 }
 
 fn without_cache(mut database: Database) -> Database {

@@ -213,20 +213,26 @@ async fn a_table_that_a_team_has_extended_is_good_enough() {
     complete(&lease, &claim, "done").await.unwrap();
 }
 
-/// What would be written then is never committed, or not before the next claim; or the server hangs up.
+/// What would be written then is never committed, or not before the next claim; or the server hangs up. A lease store commits
+/// what it writes in any case.
 #[tokio::test]
 async fn sessions_in_which_a_statement_is_not_committed_by_itself_are_refused() {
     let database = database!();
     database.lease(1).await;
-    for setting in [
-        "autocommit = 0",
-        "completion_type = 'CHAIN'",
-        "completion_type = 'RELEASE'",
+    database.transaction(1).await;
+    for (setting, is_fit_for_leases) in [
+        ("autocommit = 0", true),
+        ("completion_type = 'CHAIN'", false),
+        ("completion_type = 'RELEASE'", false),
     ] {
         let sessions = database.clone().with(&format!("SET SESSION {setting}"));
-        let store = LeaseStore::new(sessions.pool(1).await);
-        let error = store.check().await.unwrap_err();
+        let pool = sessions.pool(1).await;
+        let lease = LeaseStore::new(pool.clone()).check().await;
+        assert_eq!(lease.is_ok(), is_fit_for_leases, "{setting}");
+        let transaction = TransactionStore::new(pool).check().await;
         let (name, _) = setting.split_once(' ').unwrap();
-        assert!(cause(&error).contains(name), "{setting}: {error:?}");
+        for error in [lease.err(), transaction.err()].into_iter().flatten() {
+            assert!(cause(&error).contains(name), "{setting}: {error:?}");
+        }
     }
 }

@@ -37,7 +37,7 @@ use crate::{
 ///
 /// - **Isolation**: any default of the pool's sessions is good but READ UNCOMMITTED. Their time zone doesn't matter.
 /// - **Pool**: [`test_before_acquire(false)`](sqlx::pool::PoolOptions::test_before_acquire) saves a round trip per call. Without the
-///   statement cache (`statement_cache_capacity(0)`) a settlement and a step take one more. Sessions must autocommit, as they do by default.
+///   statement cache (`statement_cache_capacity(0)`) a settlement and a step take one more. Sessions needn't autocommit.
 ///   Whoever locks a row of the table by hand, or the whole table, is waited for as long as `innodb_lock_wait_timeout` says: 50
 ///   seconds by default, of which a server needs hardly one.
 /// - **Durability**: a power loss or a failover that takes a claim back runs the request twice, so `innodb_flush_log_at_trx_commit`

@@ -33,7 +33,8 @@ use crate::{
 /// - **The handler's session** has `autocommit = 0`, and a `wait_timeout` no longer than [`Terms::run_limit`] (the layer: run limit + collect limit + store-call limit): a process that was frozen
 ///   doesn't hold its key for longer, as the server ends its connection. Both are as they were when the connection goes back into the
 ///   pool, or it is closed. User variables named `@tower_idempotency_*` are the store's.
-/// - **Isolation**: any default of the pool's sessions is good but READ UNCOMMITTED. Their time zone doesn't matter.
+/// - **Isolation**: any default of the pool's sessions is good but READ UNCOMMITTED. Their time zone doesn't matter; they must
+///   autocommit, as they do by default.
 /// - **Round trips**: two more than the handler's statements between BEGIN and COMMIT would take; a replay takes two, and writes
 ///   nothing. [`test_before_acquire(false)`](sqlx::pool::PoolOptions::test_before_acquire) saves one more.
 /// - **A proxy** between pool and server must keep each session on a connection of its own, as it holds settings.
