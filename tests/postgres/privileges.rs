@@ -78,3 +78,54 @@ async fn the_privileges_that_are_needed_are_few_and_those_that_lack_are_told() {
     assert!(refused.contains("privilege"), "{refused}");
     execute(&owner, &format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
+
+/// What a policy hides would look like a free key.
+#[tokio::test]
+async fn policies_that_may_hide_rows_are_told_at_start() {
+    let database = database!();
+    let owner = database.pool(1).await;
+    let role = format!("tenant_{}", uuid::Uuid::new_v4().simple());
+    execute(&owner, &format!("CREATE ROLE {role} LOGIN")).await;
+    let tenant = pool(database.options().username(&role), 1).await;
+    let (lease, transaction) = (
+        LeaseStore::new(tenant.clone()),
+        TransactionStore::new(tenant),
+    );
+    for table in TABLES {
+        let enable = "ENABLE ROW LEVEL SECURITY";
+        let sql = format!("GRANT ALL ON {table} TO {role}; ALTER TABLE {table} {enable}");
+        execute(&owner, &sql).await;
+    }
+    let all = "FOR ALL USING (true)";
+    // One after the other, which add up.
+    for (policy, is_good) in [
+        ("shown FOR SELECT USING (true)", false),
+        ("others FOR ALL TO pg_monitor USING (true)", false),
+        ("partial_rows FOR ALL USING (fence > 0)", false),
+        (
+            "unwritable FOR ALL USING (true) WITH CHECK (fence > 0)",
+            false,
+        ),
+        (&format!("free {all}"), true),
+        ("narrow AS RESTRICTIVE FOR DELETE USING (fence > 0)", false),
+    ] {
+        for table in TABLES {
+            let (name, rest) = policy.split_once(' ').unwrap();
+            execute(&owner, &format!("CREATE POLICY {name} ON {table} {rest}")).await;
+        }
+        for check in [lease.check().await, transaction.check().await] {
+            match check {
+                Ok(()) => assert!(is_good, "{policy}"),
+                Err(error) => assert!(
+                    !is_good && message(&error).contains(all),
+                    "{policy}: {error:?}"
+                ),
+            }
+        }
+    }
+    // They don't concern the owner, nor who may bypass them.
+    LeaseStore::new(owner.clone()).check().await.unwrap();
+    execute(&owner, &format!("ALTER ROLE {role} BYPASSRLS")).await;
+    lease.check().await.unwrap();
+    execute(&owner, &format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}

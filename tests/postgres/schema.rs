@@ -214,7 +214,7 @@ async fn a_lease_table_without_steps_is_refused_at_start() {
 }
 
 /// What is done to the tables, and what the check says of it.
-const WRONGS: [(&str, &str); 17] = [
+const WRONGS: [(&str, &str); 19] = [
     ("COMMENT ON TABLE {table} IS NULL", "comment"),
     ("COMMENT ON TABLE {table} IS 'ours'", "comment"),
     (
@@ -266,6 +266,14 @@ const WRONGS: [(&str, &str); 17] = [
         "unique index on `record_key`",
     ),
     ("DROP INDEX {table}_expires", "index on `expires`"),
+    (
+        "CREATE UNIQUE INDEX ON {table} (fingerprint)",
+        "unique index without `record_key`",
+    ),
+    (
+        "ALTER TABLE {table} ADD EXCLUDE (nonce WITH =)",
+        "unique index without `record_key`",
+    ),
     ("ALTER TABLE {table} SET UNLOGGED", "is no plain table"),
     (
         "ALTER TABLE {table} RENAME TO moved;
@@ -311,6 +319,7 @@ async fn a_table_that_is_not_right_is_told_by_what_is_wrong() {
         "ALTER TABLE tower_idempotency_leases ADD COLUMN note text",
         "ALTER TABLE tower_idempotency_leases ADD COLUMN made timestamptz NOT NULL DEFAULT now()",
         "CREATE INDEX ON tower_idempotency_leases (fence)",
+        "CREATE UNIQUE INDEX ON tower_idempotency_leases (fence, record_key)",
     ] {
         execute(&pool, sql).await;
     }
@@ -356,4 +365,27 @@ async fn a_server_that_starts_does_not_wait_for_those_that_run() {
     TransactionStore::new(impatient).migrate().await.unwrap();
     writing.rollback().await.unwrap();
     running.release(&claimed).await.unwrap();
+}
+
+/// In a snapshot from before its neighbour migrated, in one that only reads, or after a statement that failed.
+#[tokio::test]
+async fn migrating_ends_what_a_stranger_left_open_on_the_connection() {
+    for left in [
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1",
+        "BEGIN READ ONLY; SELECT 1",
+        "BEGIN; CREATE TABLE strangers ()",
+    ] {
+        let Some(database) = empty().await else {
+            return;
+        };
+        let pool = database.pool(1).await;
+        execute(&pool, left).await;
+        LeaseStore::new(pool.clone()).migrate().await.unwrap();
+        execute(&pool, left).await;
+        TransactionStore::new(pool.clone()).migrate().await.unwrap();
+        let strangers = "SELECT count(*) FROM pg_class WHERE relname = 'strangers'";
+        assert_eq!(count(&pool, strangers).await, 0);
+        let ours = "SELECT count(*) FROM pg_class WHERE relname LIKE 'tower\\_idempotency%' AND relkind = 'r'";
+        assert_eq!(count(&database.pool(1).await, ours).await, 2);
+    }
 }

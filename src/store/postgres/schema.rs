@@ -53,14 +53,15 @@ impl Schema {
         self.check(database, table).await
     }
 
-    /// In one transaction, one process after the other: `IF NOT EXISTS` alone fails if two do it at once.
+    /// In one transaction, one process after the other: `IF NOT EXISTS` alone fails if two do it at once. What a stranger has left
+    /// open on the connection ends before it.
     async fn make(
         &self,
         connection: &mut sqlx::PgConnection,
         table: &TableName,
     ) -> Result<(), StoreError> {
         let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({MIGRATION}); \
+            "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({MIGRATION}); \
              SELECT to_regclass('{}') IS NULL",
             table.quoted('"')
         );
@@ -198,12 +199,21 @@ SELECT obj_description(oid, 'pg_class'),
         WHERE indrelid = pg_class.oid AND attname = 'record_key' AND indnkeyatts = 1 AND indpred IS NULL
             AND indisunique AND indimmediate AND indisvalid),
     EXISTS (SELECT FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
-        WHERE indrelid = pg_class.oid AND attname = 'expires' AND indpred IS NULL AND indisvalid)
+        WHERE indrelid = pg_class.oid AND attname = 'expires' AND indpred IS NULL AND indisvalid),
+    NOT EXISTS (SELECT FROM pg_index LEFT JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey) AND attname = 'record_key'
+        WHERE indrelid = pg_class.oid AND (indisunique OR indisexclusion) AND attname IS NULL),
+    NOT row_security_active(oid) OR (
+        NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid AND NOT polpermissive)
+        AND EXISTS (SELECT FROM pg_policy WHERE polrelid = pg_class.oid AND polpermissive AND polcmd = '*'
+            AND pg_get_expr(polqual, polrelid) = 'true' AND coalesce(pg_get_expr(polwithcheck, polrelid), 'true') = 'true'
+            AND EXISTS (SELECT FROM unnest(polroles) AS role WHERE role = 0 OR pg_has_role(role, 'USAGE'))))
 FROM pg_class WHERE oid = to_regclass('{table}')";
-const PROBLEMS: [&str; 3] = [
+const PROBLEMS: [&str; 5] = [
     "is no plain table that survives a crash",
     "lacks a unique index on `record_key` alone",
     "lacks an index on `expires`",
+    "has a unique index without `record_key`",
+    "has row-level security, which may hide rows from this user: a policy `FOR ALL USING (true)` would not",
 ];
 
 /// Name, type, whether it is NOT NULL, and whether it is filled by itself.
