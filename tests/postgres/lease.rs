@@ -3,7 +3,7 @@
 use tower_idempotency::{
     RecordKey, StoreErrorKind,
     postgres::LeaseStore,
-    store::{Nonce, RecordState, Reservation, Store, Takeover, Terms},
+    store::{Nonce, Note, RecordState, Reservation, Store, Takeover, Terms},
 };
 
 use super::database;
@@ -319,4 +319,49 @@ async fn what_was_freed_stays_free_when_the_clock_is_set_back() {
     )
     .await;
     assert_eq!(taken.attempt(), 2);
+}
+
+/// What is late is written over what has expired, whoever had it, and takes nothing of it along.
+#[tokio::test]
+async fn a_record_that_is_written_over_an_expired_one_has_its_fence_and_nothing_else_of_it() {
+    let database = database!();
+    let (pool, store) = (database.pool(1).await, database.leases(1).await);
+    let steps = store.steps().unwrap();
+    let expire = "UPDATE tower_idempotency_leases SET lease_end = 1, expires = 1";
+    let key = fresh_key();
+    let late = claim(&store, &key, &terms()).await;
+    assert!(store.forget(&key).await.unwrap());
+    let other = claim(&store, &key, &terms()).await;
+    steps.note(&other, &Note::new("step", "1")).await.unwrap();
+    sqlx::query(expire).execute(&pool).await.unwrap();
+    store.abandon(&late, RETENTION).await.unwrap();
+    let record = store.inspect(&key).await.unwrap().unwrap();
+    assert!(matches!(record.state, RecordState::Unknown));
+    assert_eq!(record.fence, other.fence());
+
+    let takeover = terms().with_takeover(Takeover::RunAgain);
+    let taken = claim(&store, &key, &takeover).await;
+    assert!(steps.notes(&taken).await.unwrap().is_empty());
+    steps.note(&taken, &Note::new("step", "2")).await.unwrap();
+    store
+        .complete(&taken, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    assert_eq!(
+        count(&pool, "SELECT count(steps) FROM tower_idempotency_leases").await,
+        0
+    );
+
+    sqlx::query(expire).execute(&pool).await.unwrap();
+    let last = claim(&store, &key, &terms()).await;
+    assert_eq!(
+        count(
+            &pool,
+            "SELECT count(response) FROM tower_idempotency_leases"
+        )
+        .await,
+        0
+    );
+    sqlx::query(expire).execute(&pool).await.unwrap();
+    assert_kind(store.renew(&last, LEASE).await, StoreErrorKind::LostClaim);
 }

@@ -137,8 +137,8 @@ async fn a_fence_grows_also_where_the_clock_of_the_server_was_set_back() {
 async fn what_is_not_a_record_of_a_known_format_is_an_error_and_stays() {
     let Some(server) = redis() else { return };
     let store = store_at(server.url());
-    // A later format, with more behind it; one that was cut; another type; an empty string is nothing that was ever written.
-    let newer = format!("\\002{}", "x".repeat(200));
+    // A later format, with more behind it, and where this one has the nonce of a running claim, that of this one; one that was cut; another type; an empty string is nothing that was ever written.
+    let newer = format!("\\002\\000{}", "x".repeat(200));
     let strange = [
         format!("return redis.call('SET', KEYS[1], \"{newer}\", 'PX', 600000)"),
         "return redis.call('SET', KEYS[1], '\\001cut', 'PX', 600000)".to_owned(),
@@ -151,7 +151,8 @@ async fn what_is_not_a_record_of_a_known_format_is_an_error_and_stays() {
         let dump = || server.run::<Vec<u8>>(&["DUMP", &name]).unwrap();
         let before = dump();
 
-        let claim = Claim::new(key, fingerprint(1), Nonce::random(), 1, 1);
+        let nonce = Nonce::from_bytes([b'x'; 16]);
+        let claim = Claim::new(key, fingerprint(1), nonce, 1, 1);
         let again = run_again(terms());
         assert_kind(
             store.reserve(&key, &fingerprint(1), &again).await,
@@ -302,4 +303,34 @@ async fn stores_with_other_prefixes_have_other_records() {
 #[should_panic(expected = "with_prefix: no braces")]
 fn a_prefix_has_no_braces() {
     drop(store_at("redis://127.0.0.1").with_prefix("a{b}"));
+}
+
+/// As if it had more left to live than its retention, which it hasn't as long as the clock goes on.
+#[tokio::test]
+async fn an_abandoned_claim_is_taken_over_also_where_the_clock_of_the_server_was_set_back() {
+    let Some(server) = redis() else {
+        return;
+    };
+    let (store, key) = (store_at(server.url()), fresh_key());
+    let claimed = claim(&store, &key, &terms()).await;
+    store.abandon(&claimed, RETENTION).await.unwrap();
+    let longer = (RETENTION + LEASE).as_millis().to_string();
+    server
+        .run::<()>(&["PEXPIRE", &name_of(&key), &longer])
+        .unwrap();
+    let taken = claim(&store, &key, &run_again(terms())).await;
+    assert_eq!(taken.attempt(), 2);
+}
+
+#[tokio::test]
+async fn a_repeated_reservation_keeps_the_retention_of_the_first() {
+    let Some(server) = redis() else {
+        return;
+    };
+    let (store, key, nonce) = (store_at(server.url()), fresh_key(), Nonce::random());
+    for retention in [RETENTION, RETENTION * 2] {
+        claim(&store, &key, &Terms::new(nonce, LEASE, retention)).await;
+    }
+    let most = i64::try_from((LEASE + RETENTION).as_millis()).unwrap();
+    assert!(left(server, &key) <= most);
 }
