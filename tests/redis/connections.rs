@@ -230,3 +230,30 @@ async fn a_wrong_password_is_no_outage() {
     assert_kind(with("wrong").ping().await, StoreErrorKind::Other);
     with("right").ping().await.unwrap();
 }
+
+/// The one connection that it takes is another's.
+#[tokio::test]
+async fn a_server_that_takes_no_more_connections_is_unavailable() {
+    let Some(server) = Redis::start() else {
+        return;
+    };
+    let mut other = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let mut limit = |clients: &str| {
+        let mut command = redis::cmd("CONFIG");
+        command
+            .arg("SET")
+            .arg("maxclients")
+            .arg(clients)
+            .query::<()>(&mut other)
+    };
+    limit("1").unwrap();
+    let (store, key) = (store_at(server.url()), fresh_key());
+    assert_kind(store.ping().await, StoreErrorKind::Unavailable);
+    let refused = store.reserve(&key, &fingerprint(1), &terms()).await;
+    assert_kind(refused, StoreErrorKind::Unavailable);
+    limit("100").unwrap();
+    claim(&store, &key, &terms()).await;
+}
