@@ -580,3 +580,20 @@ async fn a_missing_table_says_what_to_do_and_leaves_nothing_behind() {
     store.check().await.unwrap();
     claim(&store, &key, &terms()).await;
 }
+
+/// As after the clock was set back.
+#[tokio::test]
+async fn a_fence_ahead_of_the_clock_goes_on() {
+    let file = File::wal();
+    let (pool, store, key) = (file.pool(1).await, store_in(&file).await, fresh_key());
+    let first = claim(&store, &key, &terms()).await;
+    store
+        .complete(&first, &response("done"), RETENTION)
+        .await
+        .unwrap();
+    let ahead = "UPDATE tower_idempotency_transactions SET fence = fence + 3600000000, expires = 1";
+    sqlx::query(ahead).execute(&pool).await.unwrap();
+    let next = claim(&store, &key, &terms()).await;
+    assert!(next.fence() > first.fence() + 3_600_000_000);
+    store.release(&next).await.unwrap();
+}
