@@ -1,6 +1,6 @@
 //! Handlers that count their runs.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, request::Parts};
@@ -91,10 +91,17 @@ impl Gate {
         }
     }
 
-    /// The handler's side.
+    /// The handler's side. Those that reach it first pass first.
     pub async fn pass(&self) {
+        let mut opened = pin!(self.opened.acquire());
+        // In the queue before anybody hears of it.
+        let now = poll_fn(|cx| Poll::Ready(opened.as_mut().poll(cx))).await;
         self.reached.add_permits(1);
-        self.opened.acquire().await.expect("open").forget();
+        let opened = match now {
+            Poll::Ready(opened) => opened,
+            Poll::Pending => opened.await,
+        };
+        opened.expect("open").forget();
     }
 
     /// Waits until a handler stands at it.
