@@ -77,28 +77,18 @@ pub(super) fn abandon(guard: &Arc<Guard>, claim: Arc<Claim>, context: Idempotenc
 /// read as a run of unknown outcome. Once is all, or every request to a store that is down would leave work behind.
 pub(super) fn give_back(guard: &Arc<Guard>, unheard: Claim) {
     spawn(guard, move |guard| async move {
-        match as_recorded(&guard, &unheard).await {
-            Ok(claim) => try_release(&guard, claim).await,
-            Err(error) => event::settlement_failed(unheard.key(), &error),
+        let released = match as_recorded(&guard, &unheard).await {
+            Ok(claim) => {
+                let claim = Arc::new(claim);
+                settle(&guard, &claim, Settlement::Release).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = released {
+            event::settlement_failed(unheard.key(), &error);
         }
         guard.shared.waiters.wake(unheard.key());
     });
-}
-
-/// Releases a claim whose handler never runs, because too much is left to be told to the store already: once, too.
-pub(super) fn release_once(guard: &Arc<Guard>, claim: Claim) {
-    spawn(guard, move |guard| async move {
-        let key = *claim.key();
-        try_release(&guard, claim).await;
-        guard.shared.waiters.wake(&key);
-    });
-}
-
-async fn try_release(guard: &Arc<Guard>, claim: Claim) {
-    let claim = Arc::new(claim);
-    if let Err(error) = settle(guard, &claim, Settlement::Release).await {
-        event::settlement_failed(claim.key(), &error);
-    }
 }
 
 /// The claim with its attempt number: one that took over must not be given back as the first.

@@ -15,6 +15,7 @@ mod retry;
 mod run;
 mod settle;
 mod span;
+mod stands;
 mod store_call;
 mod subject;
 mod unwind;

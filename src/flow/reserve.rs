@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::{
     Guard, background,
     report::Report,
+    stands::{Stands, stands},
     store_call::{panicked, within},
     subject::Subject,
     unwind::{Panicked, catch},
@@ -56,6 +57,12 @@ pub(super) struct Claimed {
 /// Reserves the key. A fingerprint of another form is no difference yet: the request's own is computed in that form first.
 pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Turn {
     let asked = Instant::now();
+    // What the store can't be told of would grow without end. A layer that runs unprotected lets all requests in, and others may have
+    // waited since they were.
+    if guard.shared.settlements.are_full(&guard.settings) {
+        // Boxed, as it seldom comes to that.
+        return Box::pin(look_only(guard, subject, asked, report)).await;
+    }
     let stored = match ask(guard, subject, subject.fingerprint, report).await {
         Ok(Reservation::Mismatch(stored)) if stored.tag() != subject.fingerprint.tag() => stored,
         answer => return turn(guard, subject, asked, answer),
@@ -70,6 +77,28 @@ pub(super) async fn reserve(guard: &Arc<Guard>, subject: &Subject, report: &mut 
     }
 }
 
+/// A known key is answered, and no other one claimed: a claim that is given back at once may be lost on its way.
+async fn look_only(
+    guard: &Arc<Guard>,
+    subject: &Subject,
+    asked: Instant,
+    report: &mut Report,
+) -> Turn {
+    let stands = match may_ask(guard) {
+        Ok(()) => stands(guard, subject, report).await,
+        Err(error) => Err(error),
+    };
+    match stands {
+        Ok(Stands::Running) => Turn::Tell(Told::IN_FLIGHT),
+        Ok(Stands::Told(told)) => Turn::Tell(told),
+        Ok(Stands::Free) => {
+            guard.shared.settlements.hurry();
+            Turn::refuse(RejectionKind::StoreUnavailable)
+        }
+        Err(error) => refused_by_store(guard, subject, asked, &error),
+    }
+}
+
 fn turn(
     guard: &Arc<Guard>,
     subject: &Subject,
@@ -77,13 +106,6 @@ fn turn(
     answer: Result<Reservation, StoreError>,
 ) -> Turn {
     match answer {
-        // What the store can't be told of would grow without end. A layer that runs unprotected lets all requests in, and others may have
-        // waited since they were.
-        Ok(Reservation::Acquired(claim)) if guard.shared.settlements.are_full(&guard.settings) => {
-            background::release_once(guard, claim);
-            guard.shared.settlements.hurry();
-            Turn::refuse(RejectionKind::StoreUnavailable)
-        }
         Ok(Reservation::Acquired(claim)) => Turn::Run(Claimed {
             claim,
             asked,
@@ -126,10 +148,7 @@ async fn ask(
     fingerprint: Fingerprint,
     report: &mut Report,
 ) -> Result<Reservation, StoreError> {
-    if guard.shared.late_calls.are_too_many(&guard.settings) {
-        let message = "too many earlier calls have not been answered";
-        return Err(StoreError::new(StoreErrorKind::Unavailable, message));
-    }
+    may_ask(guard)?;
     let (asking, key) = (Arc::clone(guard), subject.record_key);
     let settings = &guard.settings;
     let terms = Terms::new(subject.nonce, settings.lease, settings.retention)
@@ -169,6 +188,15 @@ async fn ask(
     .await;
     report.waited_for_store(since);
     answer
+}
+
+/// A store that hangs isn't asked.
+fn may_ask(guard: &Guard) -> Result<(), StoreError> {
+    if guard.shared.late_calls.are_too_many(&guard.settings) {
+        let message = "too many earlier calls have not been answered";
+        return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+    }
+    Ok(())
 }
 
 /// Whether a claim may stand in the store that nobody will use: the answer to a call is lost more often than the call.

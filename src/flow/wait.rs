@@ -6,14 +6,11 @@ use tower_service::Service;
 use super::{
     Guard,
     report::Report,
-    reserve::{Claimed, Told, Turn, in_form_of, reserve},
-    store_call::inspect,
+    reserve::{Claimed, Told, Turn, reserve},
+    stands::{Stands, stands},
     subject::Subject,
 };
-use crate::{
-    OnInFlight, RejectionKind, jitter,
-    store::{RecordState, Takeover},
-};
+use crate::{OnInFlight, RejectionKind, jitter};
 
 /// The first pause between two looks at the store, and the longest. A look comes after a random part of it, half at least, so that
 /// many who wait don't ask all at once.
@@ -104,9 +101,13 @@ where
     S: Service<Q>,
 {
     match stands(guard, subject, report).await {
-        Stands::Running => return Ok(None),
-        Stands::Told(told) => return Ok(Some(Start::Tell(told))),
-        Stands::Free => {}
+        Ok(Stands::Running) => return Ok(None),
+        Ok(Stands::Told(told)) => return Ok(Some(Start::Tell(told))),
+        Ok(Stands::Free) => {}
+        Err(_unavailable) => {
+            let told = Told::Refusal(RejectionKind::StoreUnavailable);
+            return Ok(Some(Start::Tell(told)));
+        }
     }
     let ready = poll_fn(|cx| service.poll_ready(cx));
     match timeout_at(deadline, ready).await {
@@ -118,38 +119,4 @@ where
         Turn::Tell(Told::InFlight { .. }) => None,
         Turn::Tell(told) => Some(Start::Tell(told)),
     })
-}
-
-/// How the key stands.
-enum Stands {
-    Running,
-    Told(Told),
-    /// Nothing is recorded, or a run that may be taken over.
-    Free,
-}
-
-async fn stands(guard: &Arc<Guard>, subject: &Subject, report: &mut Report) -> Stands {
-    let asked = report.now();
-    let record = inspect(guard, subject.record_key).await;
-    report.waited_for_store(asked);
-    let record = match record {
-        Ok(Some(record)) => record,
-        Ok(None) => return Stands::Free,
-        Err(_unavailable) => {
-            return Stands::Told(Told::Refusal(RejectionKind::StoreUnavailable));
-        }
-    };
-    if let Err(refusal) = in_form_of(guard, subject, &record.fingerprint) {
-        return Stands::Told(Told::Refusal(refusal));
-    }
-    match (record.state, guard.settings.takeover) {
-        (RecordState::InFlight { .. }, _) => Stands::Running,
-        (RecordState::Completed(response), _) => {
-            Stands::Told(Told::Replay(response, record.expires_in))
-        }
-        (RecordState::Unknown, Takeover::Refuse) => {
-            Stands::Told(Told::Refusal(RejectionKind::OutcomeUnknown))
-        }
-        (RecordState::Unknown, Takeover::RunAgain) => Stands::Free,
-    }
 }
