@@ -734,83 +734,26 @@ async fn a_table_without_a_version_is_looked_at_as_well() {
     store.migrate().await.unwrap();
 }
 
-/// By an hour, which is as if the times of the rows had moved on.
 #[tokio::test]
 async fn what_was_freed_stays_free_when_the_clock_is_set_back() {
     let file = File::wal();
     let (pool, store) = (file.pool(1).await, store_in(&file).await);
-    let [released, forgotten, abandoned] = [fresh_key(), fresh_key(), fresh_key()];
-    let claimed = claim(&store, &released, &terms()).await;
-    store.release(&claimed).await.unwrap();
-    let claimed = claim(&store, &forgotten, &terms()).await;
-    store
-        .complete(&claimed, &response("done"), RETENTION)
-        .await
-        .unwrap();
-    assert!(store.forget(&forgotten).await.unwrap());
-    let claimed = claim(&store, &abandoned, &terms()).await;
-    store.abandon(&claimed, RETENTION).await.unwrap();
-    let set_back = "UPDATE tower_idempotency_leases
-        SET fence = fence + 3600000000, lease_end = lease_end + 3600000000, expires = expires + 3600000000";
-    sqlx::query(set_back).execute(&pool).await.unwrap();
-    // Their fences are ahead of the clock, which the next ones' must not fall behind.
-    assert_eq!(store.purge_expired(10).await.unwrap(), 0);
-    for key in [released, forgotten] {
-        assert!(store.inspect(&key).await.unwrap().is_none());
-        let again = claim(&store, &key, &terms()).await;
-        assert_eq!(again.attempt(), 1);
-        assert!(again.fence() > claimed.fence() + 3_500_000_000);
-    }
-    let taken = claim(
-        &store,
-        &abandoned,
-        &terms().with_takeover(Takeover::RunAgain),
-    )
-    .await;
-    assert_eq!(taken.attempt(), 2);
+    let execute = async |sql| {
+        sqlx::query(sql).execute(&pool).await.unwrap();
+    };
+    sql_leases::what_was_freed_stays_free_when_the_clock_is_set_back(&store, execute).await;
 }
 
-/// What is late is written over what has expired, whoever had it, and takes nothing of it along.
 #[tokio::test]
-async fn a_record_that_is_written_over_an_expired_one_has_its_fence_and_nothing_else_of_it() {
+async fn a_record_written_over_an_expired_one_has_its_fence_and_nothing_else_of_it() {
     let file = File::wal();
     let (pool, store) = (file.pool(1).await, store_in(&file).await);
-    let steps = store.steps().unwrap();
-    let expire = "UPDATE tower_idempotency_leases SET lease_end = 1, expires = 1";
-    let key = fresh_key();
-    let late = claim(&store, &key, &terms()).await;
-    assert!(store.forget(&key).await.unwrap());
-    let other = claim(&store, &key, &terms()).await;
-    steps.note(&other, &Note::new("step", "1")).await.unwrap();
-    sqlx::query(expire).execute(&pool).await.unwrap();
-    store.abandon(&late, RETENTION).await.unwrap();
-    let record = store.inspect(&key).await.unwrap().unwrap();
-    assert!(matches!(record.state, RecordState::Unknown));
-    assert_eq!(record.fence, other.fence());
-
-    let takeover = terms().with_takeover(Takeover::RunAgain);
-    let taken = claim(&store, &key, &takeover).await;
-    assert!(steps.notes(&taken).await.unwrap().is_empty());
-    steps.note(&taken, &Note::new("step", "2")).await.unwrap();
-    store
-        .complete(&taken, &response("done"), RETENTION)
-        .await
-        .unwrap();
-    assert_eq!(
-        count(&pool, "SELECT count(steps) FROM tower_idempotency_leases").await,
-        0
-    );
-
-    sqlx::query(expire).execute(&pool).await.unwrap();
-    let last = claim(&store, &key, &terms()).await;
-    assert_eq!(
-        count(
-            &pool,
-            "SELECT count(response) FROM tower_idempotency_leases"
-        )
-        .await,
-        0
-    );
-    sqlx::query(expire).execute(&pool).await.unwrap();
-    assert_kind(store.renew(&last, LEASE).await, StoreErrorKind::LostClaim);
+    let execute = async |sql| {
+        sqlx::query(sql).execute(&pool).await.unwrap();
+    };
+    let count = async |sql| count(&pool, sql).await;
+    sql_leases::a_record_written_over_an_expired_one_has_its_fence_and_nothing_else_of_it(
+        &store, execute, count,
+    )
+    .await;
 }

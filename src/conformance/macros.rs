@@ -7,16 +7,16 @@
 /// every test calls it. Attributes in front of the kind take the place of `#[tokio::test]`.
 ///
 /// ```
-/// # mod on_a_real_clock {
+/// # mod one_store {
 /// # use std::{sync::Arc, time::Duration};
 /// # use tower_idempotency::{MemoryStore, conformance::Harness, store::Store};
-/// # struct Real(MemoryStore);
+/// # struct Mine(MemoryStore);
 /// # #[async_trait::async_trait]
-/// # impl Harness for Real {
+/// # impl Harness for Mine {
 /// #     fn store(&self) -> Arc<dyn Store> { Arc::new(self.0.clone()) }
-/// #     async fn pass(&self, time: Duration) { tokio::time::sleep(time).await }
+/// #     async fn pass(&self, time: Duration) { tokio::time::pause(); tokio::time::advance(time).await; tokio::time::resume() }
 /// # }
-/// tower_idempotency::conformance_tests!(lease: async || Real(MemoryStore::new()));
+/// tower_idempotency::conformance_tests!(lease: async || Mine(MemoryStore::new()));
 /// # }
 /// # fn main() {}
 /// ```

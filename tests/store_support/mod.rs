@@ -8,6 +8,9 @@
     reason = "each test binary uses its part, and a test fails by panicking"
 )]
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(crate) mod sql_leases;
+
 use std::{future::Future, time::Duration};
 
 use bytes::Bytes;
